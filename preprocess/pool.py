@@ -1,0 +1,104 @@
+"""A pool of spawned worker processes that fails loudly: results in order, bounded queue, no silent loss."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from types import TracebackType
+from typing import Any, TypeVar
+
+from tfbert.errors import ConfigError, TfbertError, WorkerError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def check_workers(workers: int | None) -> int:
+    """Number of processes: as given, or one a core."""
+    if workers is None:
+        return len(os.sched_getaffinity(0))
+    if workers < 1:
+        raise ConfigError(f"--workers must be at least 1. Received: {workers}.")
+    return workers
+
+
+def _initialize(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what a Ctrl-C means
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    initializer(*arguments)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+class WorkerPool:
+    """Spawned processes with a state of their own, made after their start by `initializer(*arguments)`.
+
+    Args:
+        workers: number of processes.
+        initializer: builds the state (tokenizer, dictionary) inside each worker.
+        arguments: its picklable arguments.
+    """
+
+    def __init__(self, workers: int, initializer: Callable[..., None], arguments: tuple[Any, ...]):
+        self._workers = workers
+        self._executor = ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), _initialize, (initializer, arguments)
+        )
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def map(self, function: Callable[[T], R], tasks: Iterable[T], place: Callable[[T], str]) -> Iterator[tuple[T, R]]:
+        """Runs `function` on every task; yields (task, result) in the order of the tasks.
+
+        Only a few tasks a worker are under way at once, so an endless iterable of large tasks is fine.
+
+        Raises:
+            TfbertError: as the worker raised it.
+            WorkerError: a worker raised anything else, with its traceback; or died, with the places (`place(task)`)
+                that were being worked on.
+        """
+        waiting: deque[tuple[T, Future[R]]] = deque()
+        for task in tasks:
+            try:
+                waiting.append((task, self._executor.submit(function, task)))
+            except BrokenProcessPool:
+                break
+            if len(waiting) > 2 * self._workers:
+                yield self._result(waiting, place)
+        while waiting:
+            yield self._result(waiting, place)
+
+    def _result(self, waiting: deque[tuple[T, Future[R]]], place: Callable[[T], str]) -> tuple[T, R]:
+        task, future = waiting[0]
+        try:
+            result = future.result()
+        except (TfbertError, OSError):
+            raise
+        except BrokenProcessPool:
+            suspects = [place(t) for t, f in list(waiting)[: self._workers] if f.exception() is not None]
+            raise WorkerError(
+                "A worker process died without a word (killed, or out of memory?) while these were worked on: "
+                + "; ".join(suspects)
+                + ". Nothing was published. Free memory or use fewer --workers, then run again."
+            ) from None
+        except Exception as error:
+            report = "".join(traceback.format_exception(error))
+            raise WorkerError(f"{report}\nA worker failed on {place(task)}. Nothing was published.") from None
+        waiting.popleft()
+        return task, result

@@ -1,0 +1,113 @@
+"""What each column of an input is for: text, second text, label, type, weight, kept columns, filters."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tfbert.data.source import RowError
+from tfbert.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Columns by role; each is a name or a 0-based number as a string, negative from the end.
+
+    Attributes:
+        filters: (column, value) pairs; a row whose column equals the value is left out.
+    """
+
+    text: str
+    text_b: str | None = None
+    label: str | None = None
+    type: str | None = None
+    weight: str | None = None
+    keep: tuple[str, ...] = ()
+    filters: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def wanted(self) -> list[str]:
+        """The columns to read, in the order in which `RowFields` expects them."""
+        single = [self.text, self.text_b, self.label, self.type, self.weight]
+        return [c for c in single if c is not None] + [*self.keep] + [column for column, _ in self.filters]
+
+    def without_targets(self) -> "Roles":
+        """The same without label, type and weight: what prediction needs."""
+        return Roles(self.text, self.text_b, keep=self.keep, filters=self.filters)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Roles":
+        return cls(**values | {"keep": tuple(values["keep"]), "filters": tuple((c, v) for c, v in values["filters"])})
+
+
+@dataclass(frozen=True)
+class RowFields:
+    """The fields of one row by role."""
+
+    text: str
+    text_b: str | None
+    label: str | None
+    type: str | None
+    weight: float
+    keep: dict[str, str]
+
+
+class FieldReader:
+    """Fields in the order of `Roles.wanted` -> `RowFields`; raises RowError for `filtered` and `weight`."""
+
+    def __init__(self, roles: Roles):
+        names = ["text_b", "label", "type", "weight"]
+        present = [name for name in names if getattr(roles, name) is not None]
+        self._at = {name: i for i, name in enumerate(present, 1)}
+        self._keep = {name: len(present) + 1 + i for i, name in enumerate(roles.keep)}
+        first_filter = len(present) + 1 + len(roles.keep)
+        self._filters = [(first_filter + i, value) for i, (_, value) in enumerate(roles.filters)]
+
+    def __call__(self, fields: Sequence[str]) -> RowFields:
+        for i, value in self._filters:
+            if fields[i] == value:
+                raise RowError("filtered", repr(value))
+        at = self._at
+        weight = 1.0
+        if "weight" in at:
+            weight = _weight(fields[at["weight"]])
+        return RowFields(
+            fields[0],
+            fields[at["text_b"]] if "text_b" in at else None,
+            fields[at["label"]] if "label" in at else None,
+            fields[at["type"]] if "type" in at else None,
+            weight,
+            {name: fields[i] for name, i in self._keep.items()},
+        )
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight < float("inf"):
+        raise RowError("weight", f"not a number >= 0: {text[:40]!r}")
+    return weight
+
+
+def split_names(names: str | None) -> tuple[str, ...]:
+    """`"a,b"` -> ("a", "b")."""
+    return tuple(name.strip() for name in names.split(",") if name.strip()) if names else ()
+
+
+def parse_filters(filters: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """`COLUMN!=VALUE` texts -> (column, value) pairs.
+
+    Raises:
+        ConfigError: a filter has another form.
+    """
+    pairs = []
+    for text in filters:
+        column, sign, value = text.partition("!=")
+        if not sign or not column:
+            raise ConfigError(f"A filter has the form COLUMN!=VALUE. Received: {text!r}.")
+        pairs.append((column, value))
+    return tuple(pairs)

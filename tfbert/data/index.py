@@ -1,0 +1,178 @@
+"""The row index of a JSON-lines file: where every row starts, how many tokens it has, its class.
+
+Layout of `NAME.idx`, little endian: 8 bytes magic, int64 rows, int64 size of the data file, int64 modification time of
+a file that we did not write (0: written together with its data set); then int64 offsets [rows + 1], int32 lengths
+[rows], int32 labels [rows] (-1: none, or not a class). Opened memory mapped, so its size costs no memory.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tfbert.data import record
+from tfbert.errors import DataError
+from tfbert.progress import Progress, logger
+
+MAGIC = b"tfbidx1\n"
+_HEADER = 32
+NO_LABEL = -1
+_STEP = 1 << 16  # rows a write
+
+
+@dataclass(frozen=True)
+class RowIndex:
+    """Offsets (bytes, `num_rows + 1`), lengths (tokens) and class ids of the rows of a file."""
+
+    offsets: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int32]
+    labels: npt.NDArray[np.int32]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.lengths)
+
+
+def index_path(data_path: Path) -> Path:
+    return data_path.with_suffix(".idx")
+
+
+class IndexWriter:
+    """Writes an index in pieces; `lengths` and `labels` wait in files of their own until `close`.
+
+    Args:
+        path: final name; written as `path.tmp` until `close`.
+        modified_ns: modification time of the data file, or 0 where the data set has a manifest.
+    """
+
+    def __init__(self, path: Path, modified_ns: int = 0):
+        self._path = path
+        self._modified_ns = modified_ns
+        self._parts = [path.with_name(path.name + f".{name}.tmp") for name in ("offsets", "lengths", "labels")]
+        self._files = [part.open("wb") for part in self._parts]
+        self._position = 0
+        self._rows = 0
+
+    def append(
+        self, sizes: npt.NDArray[np.int64], lengths: npt.NDArray[np.int32], labels: npt.NDArray[np.int32], skip: int = 0
+    ) -> None:
+        """Adds rows of `sizes` bytes that follow each other, `skip` bytes after the row before."""
+        if not len(sizes):
+            return
+        self._position += skip
+        ends = self._position + np.cumsum(sizes, dtype=np.int64)
+        starts = ends - sizes
+        for file, values, dtype in zip(self._files, (starts, lengths, labels), ("<i8", "<i4", "<i4"), strict=True):
+            file.write(values.astype(dtype, copy=False).tobytes())
+        self._position = int(ends[-1])
+        self._rows += len(sizes)
+
+    def close(self, data_size: int) -> None:
+        """Joins the pieces under the final name."""
+        temporary = self._path.with_name(self._path.name + ".tmp")
+        for file in self._files:
+            file.close()
+        with temporary.open("wb") as out:
+            out.write(MAGIC + np.array([self._rows, data_size, self._modified_ns], "<i8").tobytes())
+            for i, part in enumerate(self._parts):
+                with part.open("rb") as piece:
+                    while block := piece.read(1 << 20):
+                        out.write(block)
+                if i == 0:
+                    out.write(np.array([self._position], "<i8").tobytes())
+        temporary.replace(self._path)
+        self.discard()
+
+    def discard(self) -> None:
+        for file, part in zip(self._files, self._parts, strict=True):
+            file.close()
+            part.unlink(missing_ok=True)
+
+
+def read_index(data_path: Path) -> RowIndex | None:
+    """The index beside a file, or None where it is absent, damaged or of another state of the file."""
+    path = index_path(data_path)
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER)
+            size = os.fstat(file.fileno()).st_size
+        data = data_path.stat()
+    except OSError:
+        return None
+    if len(header) < _HEADER or header[:8] != MAGIC:
+        return None
+    rows, data_size, modified_ns = (int(value) for value in np.frombuffer(header[8:], "<i8"))
+    if rows < 0 or size != _HEADER + 8 * (rows + 1) + 8 * rows or data_size != data.st_size:
+        return None
+    if modified_ns not in (0, data.st_mtime_ns):
+        return None
+    if rows == 0:
+        empty = np.zeros(0, np.int32)
+        return RowIndex(np.zeros(1, np.int64), empty, empty)
+    lengths_at = _HEADER + 8 * (rows + 1)
+    return RowIndex(
+        np.memmap(path, "<i8", "r", _HEADER, (rows + 1,)),
+        np.memmap(path, "<i4", "r", lengths_at, (rows,)),
+        np.memmap(path, "<i4", "r", lengths_at + 4 * rows, (rows,)),
+    )
+
+
+def build_index(data_path: Path) -> RowIndex:
+    """Reads a whole file once, checks every row, and keeps the index beside the file.
+
+    Blank lines are skipped. Raises DataError with `file:line` at the first damaged row.
+    """
+    logger.info("indexing %s (once; kept beside it)", data_path)
+    try:
+        stat = data_path.stat()
+        writer = IndexWriter(index_path(data_path), stat.st_mtime_ns)
+    except OSError as error:
+        raise DataError(f"{data_path}: the file cannot be indexed. Received: {error.strerror}.") from error
+    try:
+        skip = 0
+        sizes: list[int] = []
+        lengths: list[int] = []
+        labels: list[int] = []
+        with Progress(stat.st_size, "B", f"index {data_path.name}") as progress:
+            for line_number, line in _lines(data_path):
+                progress.update(len(line))
+                if not line.strip():
+                    if sizes:
+                        _flush(writer, sizes, lengths, labels, skip)
+                        skip = 0
+                    skip += len(line)
+                    continue
+                try:
+                    row = record.parse(line)
+                except DataError as error:
+                    raise DataError(f"{data_path}:{line_number}: {error}") from None
+                sizes.append(len(line))
+                lengths.append(len(row.token_ids))
+                labels.append(row.label if type(row.label) is int else NO_LABEL)
+                if len(sizes) >= _STEP:
+                    _flush(writer, sizes, lengths, labels, skip)
+                    skip = 0
+            _flush(writer, sizes, lengths, labels, skip)
+        writer.close(stat.st_size)
+    except BaseException:
+        writer.discard()
+        raise
+    index = read_index(data_path)
+    if index is None:
+        raise DataError(f"{data_path}: the file changed while it was indexed. Run again when it is complete.")
+    return index
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with path.open("rb") as file:
+        yield from enumerate(file, 1)
+
+
+def _flush(writer: IndexWriter, sizes: list[int], lengths: list[int], labels: list[int], skip: int) -> None:
+    writer.append(np.array(sizes, np.int64), np.array(lengths, np.int32), np.array(labels, np.int32), skip)
+    sizes.clear()
+    lengths.clear()
+    labels.clear()

@@ -1,0 +1,91 @@
+"""The row of a data set: `{"type", "label", "wordids", "segmentids", "weight", "keep"}` on disk, token ids in code.
+
+This is the one file that knows both vocabularies. Ids are stored without padding; `segmentids` is absent where all
+are 0, `label` where there is none, `weight` where it is 1.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tfbert.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row.
+
+    Attributes:
+        token_ids: special tokens included, no padding.
+        segment_ids: as long as `token_ids`; None means all 0.
+        label: class id, list of class ids (multi-label), float (regression) or None.
+        weight: weight of the row in the loss.
+        type: free text, or None.
+        keep: columns copied from the input, or None; nothing in training reads them.
+    """
+
+    token_ids: list[int]
+    segment_ids: list[int] | None = None
+    label: int | float | list[int] | None = None
+    weight: float = 1.0
+    type: str | None = None
+    keep: dict[str, str] | None = None
+
+
+def dump(record: Record) -> bytes:
+    """One line of JSON with its LF."""
+    row: dict[str, Any] = {}
+    if record.type is not None:
+        row["type"] = record.type
+    if record.label is not None:
+        row["label"] = record.label
+    if record.weight != 1.0:
+        row["weight"] = record.weight
+    row["wordids"] = record.token_ids
+    if record.segment_ids is not None:
+        row["segmentids"] = record.segment_ids
+    if record.keep is not None:
+        row["keep"] = record.keep
+    return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def parse(line: bytes) -> Record:
+    """Reads one line.
+
+    Raises:
+        DataError: it is not such a row; the message lacks the place, which the caller knows.
+    """
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"a row must be JSON. Received: {_cut(line)} ({error}).") from None
+    if not isinstance(row, dict):
+        raise DataError(f"a row must be a JSON object. Received: {_cut(line)}.")
+    token_ids = row.get("wordids")
+    if not _is_id_list(token_ids) or not token_ids:
+        raise DataError(f"`wordids` must be a list of one or more ids >= 0. Received: {_cut(line)}.")
+    segment_ids = row.get("segmentids")
+    if segment_ids is not None and (not _is_id_list(segment_ids) or len(segment_ids) != len(token_ids)):
+        raise DataError(f"`segmentids` must be as many as `wordids`. Received: {_cut(line)}.")
+    label = row.get("label")
+    if not (label is None or type(label) in (int, float) or _is_id_list(label)):
+        raise DataError(f"`label` must be a number or a list of class ids. Received: {_cut(line)}.")
+    weight = row.get("weight", 1.0)
+    if type(weight) not in (int, float) or not 0 <= weight < float("inf"):
+        raise DataError(f"`weight` must be a number >= 0. Received: {_cut(line)}.")
+    return Record(token_ids, segment_ids, label, float(weight), row.get("type"), row.get("keep"))
+
+
+def _is_id_list(value: object) -> bool:
+    if not isinstance(value, list):
+        return False
+    try:
+        return not value or (set(map(type, value)) == {int} and min(value) >= 0)
+    except TypeError:
+        return False
+
+
+def _cut(line: bytes, limit: int = 120) -> str:
+    text = line[:limit].decode("utf-8", "replace")
+    return repr(text + ("..." if len(line) > limit else ""))
