@@ -4,10 +4,16 @@ import sys
 from collections.abc import Sequence
 
 from preprocess.encode import EncodeConfig, encode
+from preprocess.inspect import InspectConfig, inspect
+from preprocess.segment import SegmentConfig, segment
+from preprocess.vocab import VocabConfig, vocab
 from tfbert.cli import Command, run
 
 COMMANDS: dict[str, Command] = {
+    "vocab": (VocabConfig, vocab, "raw files to a WordPiece vocabulary"),
     "encode": (EncodeConfig, encode, "raw files to a data-set folder of token ids"),
+    "segment": (SegmentConfig, segment, "one column of a file to words joined by blanks"),
+    "inspect": (InspectConfig, inspect, "a data set in numbers, sample rows and charts"),
 }
 
 

@@ -29,7 +29,7 @@ from tfbert.data.labels import LabelMap, LabelReader, load_label_map, raw_labels
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import TASKS, Manifest, file_checksum
 from tfbert.data.record import Record, dump
-from tfbert.data.source import Chunk, RowError, Source, chunks, count_lines, open_source, read_rows
+from tfbert.data.source import Chunk, RowError, Source, chunks, count_lines, open_source, read_rows, total_bytes
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import Progress, logger
 from tfbert.text.clean import parse_rules
@@ -47,11 +47,11 @@ class EncodeConfig:
 
     inputs: tuple[str, ...] = option(positional=True)
     """Input files of the training part, in order: tsv, csv, jsonl or text, also .gz."""
-    out: str
+    out: str = option()
     """The data-set folder to write."""
-    vocab: str
+    vocab: str = option()
     """vocab.txt of the checkpoint, or one made by `preprocess vocab`."""
-    text: str
+    text: str = option()
     """Column of the text: a name, or a 0-based number, negative from the end."""
     text_b: str | None = None
     """Column of the second text of a pair."""
@@ -387,7 +387,7 @@ def _scan(pool: WorkerPool, sources: dict[str, list[Source]], config: EncodeConf
         tasks = (
             chunk for group in sources.values() for source in group for chunk in chunks(source, config.chunk_bytes)
         )
-        for chunk, labels in pool.map(scan_labels, tasks, _place):
+        for chunk, labels in pool.map(scan_labels, tasks, Chunk.place):
             met |= labels
             progress.update(chunk.end - chunk.start)
             if len(met) > MAX_LABELS:
@@ -419,7 +419,7 @@ def _encode_parts(
                     number += 1
 
     with _bar(sources, "encode") as progress:
-        for task, part in pool.map(work.cached(encode_chunk), tasks(), lambda task: _place(task.chunk)):
+        for task, part in pool.map(work.cached(encode_chunk), tasks(), lambda task: task.chunk.place()):
             source = sources[task.group].index(task.chunk.source)
             part = part.at(source, _next_line(stats[task.group], source, task.chunk.source))
             stats[task.group].append(part)
@@ -442,19 +442,7 @@ def _next_line(parts: list[PartStats], source: int, opened: Source) -> int:
 
 
 def _bar(sources: dict[str, list[Source]], what: str) -> Progress:
-    every = [source for group in sources.values() for source in group]
-    total = None if any(s.compressed for s in every) else sum(Path(s.path).stat().st_size for s in every)
-    return Progress(total, "B", what)
-
-
-def _place(chunk: Chunk) -> str:
-    """`file:first-last line` of a chunk; counted only when something went wrong."""
-    source = chunk.source
-    if chunk.data is not None:
-        return f"{source.path} (bytes {chunk.start} to {chunk.end} of the decompressed file)"
-    with Path(source.path).open("rb") as file:
-        before = count_lines(file.read(chunk.start)) if chunk.start else 0
-    return f"{source.path}:{before + 1}-{before + count_lines(chunk.read())}"
+    return Progress(total_bytes(source for group in sources.values() for source in group), "B", what)
 
 
 @dataclass

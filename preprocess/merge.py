@@ -1,12 +1,13 @@
 """Parts to files: validation split and duplicates by text hash, then one ordered pass over the parts.
 
-Memory is bounded: hashes are looked at a bucket at a time, the split keeps a histogram of hashes a label, and a part
-is merged on its own. What must be known of every row lies in memory-mapped work files.
+Memory is bounded: texts are compared a bucket of hashes at a time, the split keeps a histogram of hashes a label, and
+a part is merged on its own. What must be known of every row lies in work files, of which a window is mapped at a time.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ import orjson
 
 from tfbert.data.index import IndexWriter
 from tfbert.data.manifest import Part
-from tfbert.data.source import Source
-from tfbert.progress import Progress
+from tfbert.data.source import Source, printable
+from tfbert.progress import Progress, logger
 
 ROW = np.dtype(
     [
@@ -26,25 +27,50 @@ ROW = np.dtype(
         ("length", "<i4"),  # token ids in the line
         ("full_length", "<i4"),  # before truncation
         ("label", "<i4"),  # class id or -1
+        ("label_key", "<u4"),  # equal for equal labels of any task
         ("line", "<u4"),  # line number in the chunk
         ("hash", "<u8"),  # of the text; decides duplicates together with hash2, and the split alone
         ("hash2", "<u8"),
     ]
 )
-BUCKET_ROWS = 1 << 20
+TEXT = np.dtype(
+    [
+        ("number", "<i8"),  # of the row in its group
+        ("hash", "<u8"),
+        ("hash2", "<u8"),
+        ("label", "<i4"),
+        ("label_key", "<u4"),
+        ("conflict", "?"),  # the text occurred with another label too
+    ]
+)
+BUCKET_ROWS = 1 << 18
+MAX_BUCKET_BITS = 8  # a bucket is an open file
+WINDOW_ROWS = 1 << 22
 EXACT_LENGTHS = 1024  # lengths above are counted in steps of 256
 TRAIN, VAL, DUPLICATE, CONFLICT = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
 class PartStats:
-    """Counts of one part; `source` and `first_line` are filled in by the parent."""
+    """Counts of one part; `source` and `first_line` are filled in by the parent.
+
+    Attributes:
+        lines: rows read.
+        physical_lines: lines of the file; more than `lines` where a CSV record spans several.
+        rows: rows kept.
+        rejected: rows rejected, by reason.
+        first_bad: the first reject that is the data's fault.
+        sizes: bytes of the part's files, by suffix.
+        source: number of the input in its group.
+        first_line: line number of the part's first row.
+    """
 
     lines: int
     physical_lines: int
     rows: int
     rejected: dict[str, int]
-    first_reject: dict[str, Any] | None
+    first_bad: dict[str, Any] | None
+    sizes: dict[str, int] = field(default_factory=dict)
     source: int = 0
     first_line: int = 1
 
@@ -54,28 +80,34 @@ class PartStats:
 
 @dataclass(frozen=True)
 class PartFiles:
-    """The files of one part; the statistics come last, and with them the part is whole."""
+    """The files of one part; the statistics come last, and with them the part is whole.
+
+    Suffixes: `.jsonl` the lines, `.rows` the table, `.rejects` unusable rows; where duplicates are dropped, `.texts`
+    the cut texts of all rows; where rows have several classes, `.classes` their (row, class) pairs.
+    """
 
     prefix: str
 
     def path(self, suffix: str) -> Path:
         return Path(self.prefix + suffix)
 
-    def write(self, lines: bytes, table: npt.NDArray[np.void], rejects: Sequence[dict[str, Any]]) -> None:
-        self.path(".jsonl").write_bytes(lines)
-        self.path(".rows").write_bytes(table.tobytes())
-        self.path(".rejects").write_bytes(b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in rejects))
-
-    def write_stats(self, stats: PartStats) -> None:
+    def save(self, contents: Mapping[str, bytes], stats: PartStats) -> PartStats:
+        for suffix, content in contents.items():
+            self.path(suffix).write_bytes(content)
+        stats = replace(stats, sizes={suffix: len(content) for suffix, content in contents.items()})
         temporary = self.path(".stats.tmp")
         temporary.write_bytes(orjson.dumps(asdict(stats)))
         temporary.replace(self.path(".stats"))
+        return stats
 
-    def read_stats(self) -> PartStats | None:
+    def load(self) -> PartStats | None:
+        """The statistics of a whole part, or None where it is absent or a file of it was cut."""
         try:
-            return PartStats(**orjson.loads(self.path(".stats").read_bytes()))
+            stats = PartStats(**orjson.loads(self.path(".stats").read_bytes()))
+            whole = all(self.path(suffix).stat().st_size == size for suffix, size in stats.sizes.items())
         except (OSError, orjson.JSONDecodeError):
             return None
+        return stats if whole else None
 
     def table(self) -> npt.NDArray[np.void]:
         return np.fromfile(self.path(".rows"), ROW)
@@ -84,6 +116,42 @@ class PartFiles:
         with self.path(".rejects").open("rb") as file:
             for line in file:
                 yield orjson.loads(line)
+
+    def texts(self) -> list[str]:
+        texts: list[str] = orjson.loads(self.path(".texts").read_bytes())
+        return texts
+
+    def classes(self) -> npt.NDArray[np.int32] | None:
+        path = self.path(".classes")
+        return np.fromfile(path, "<i4").reshape(-1, 2) if path.exists() else None
+
+
+class _RowFile:
+    """One number a row, in a file; only a window of it is in memory."""
+
+    def __init__(self, path: Path, rows: int, dtype: str):
+        self._path, self._dtype = path, np.dtype(dtype)
+        with path.open("wb") as file:
+            file.truncate(rows * self._dtype.itemsize)
+
+    def read(self, first: int, count: int) -> npt.NDArray[Any]:
+        return np.fromfile(self._path, self._dtype, count, offset=first * self._dtype.itemsize)
+
+    def write(self, first: int, values: npt.NDArray[Any]) -> None:
+        with self._path.open("r+b") as file:
+            file.seek(first * self._dtype.itemsize)
+            file.write(values.astype(self._dtype, copy=False).tobytes())
+
+    def scatter(self, numbers: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> None:
+        """Sets the values of the given rows; `numbers` are in ascending order."""
+        a = 0
+        while a < len(numbers):
+            first = int(numbers[a])
+            b = int(np.searchsorted(numbers, first + WINDOW_ROWS))
+            offset, shape = first * self._dtype.itemsize, (int(numbers[b - 1]) - first + 1,)
+            window = np.memmap(self._path, self._dtype, "r+", offset=offset, shape=shape)
+            window[numbers[a:b] - first] = values[a:b]
+            a = b
 
 
 @dataclass
@@ -95,12 +163,12 @@ class _Counts:
     labels: Counter[int] = field(default_factory=Counter)
     lengths: Counter[int] = field(default_factory=Counter)
 
-    def add(self, table: npt.NDArray[np.void]) -> None:
+    def add(self, table: npt.NDArray[np.void], classes: npt.NDArray[np.int32]) -> None:
         self.rows += len(table)
         self.truncated += int(np.count_nonzero(table["full_length"] > table["length"]))
         full = table["full_length"].astype(np.int64)
         full = np.where(full > EXACT_LENGTHS, -(-full // 256) * 256, full)
-        for counter, values in ((self.labels, table["label"]), (self.lengths, full)):
+        for counter, values in ((self.labels, classes), (self.lengths, full)):
             for value, count in zip(*np.unique(values, return_counts=True), strict=True):
                 counter[int(value)] += int(count)
 
@@ -179,7 +247,7 @@ class Merger:
 
     def run(self) -> Merged:
         merged = Merged({}, {}, 0, {})
-        total = sum(part.rows for parts in self._parts.values() for part in parts)
+        total = sum(self._rows(group) for group in self._parts)
         with (self._folder / "rejects.jsonl").open("wb") as rejects, Progress(total, " rows", "merge") as progress:
             for group in self._parts:
                 destination = self._resolve(group, merged)
@@ -187,6 +255,14 @@ class Merger:
         if self._dedup:
             merged.leaked = self._leaks()
         return merged
+
+    @property
+    def _bucket_bits(self) -> int:
+        largest = max(self._rows(group) for group in self._parts)
+        return min(MAX_BUCKET_BITS, max(0, (largest - 1) // BUCKET_ROWS).bit_length())
+
+    def _rows(self, group: str) -> int:
+        return sum(part.rows for part in self._parts[group])
 
     def _tables(self, group: str) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
         """(number of the first row, table) of every part."""
@@ -196,141 +272,160 @@ class Merger:
             yield first, table
             first += len(table)
 
-    def _work_array(self, name: str, rows: int, dtype: str) -> npt.NDArray[Any]:
-        return np.memmap(self._folder / f"{name}.work", dtype, "w+", shape=(rows,))
-
-    def _resolve(self, group: str, merged: Merged) -> npt.NDArray[np.uint8] | None:
+    def _resolve(self, group: str, merged: Merged) -> _RowFile | None:
         """Where every row of a group goes; None: all to the part of the group's name."""
-        rows = sum(part.rows for part in self._parts[group])
+        rows = self._rows(group)
         splits = group == "train" and self._val_fraction > 0
         if not rows or not (splits or self._dedup):
             return None
-        destination = self._work_array(f"{group}.destination", rows, "u1")
-        label_of_text = self._work_array(f"{group}.labels", rows, "<i4")
-        merged.conflicts += self._find_duplicates(group, rows, destination, label_of_text)
-        if not self._dedup:
-            destination[:] = TRAIN
-        if splits:
-            self._split(group, destination, label_of_text)
+        destination = _RowFile(self._folder / f"{group}.destination.work", rows, "u1")
+        label_of_text = _RowFile(self._folder / f"{group}.labels.work", rows, "<i4")
+        self._partition(group)
+        for bucket in range(1 << self._bucket_bits):
+            merged.conflicts += self._compare_texts(group, bucket, destination if self._dedup else None, label_of_text)
+        if splits and not self._split(group, destination, label_of_text):
+            logger.warning("no row was set apart for validation: %s rows are too few for the fraction", f"{rows:,}")
         return destination
 
-    def _find_duplicates(
-        self, group: str, rows: int, destination: npt.NDArray[np.uint8], label_of_text: npt.NDArray[np.int32]
-    ) -> int:
-        """Marks rows whose text occurred before; gives every row the label of its text's first row.
+    def _bucket(self, group: str, bucket: int) -> Path:
+        return self._folder / f"{group}.bucket-{bucket}.work"
 
-        Returns the number of texts with several labels.
-        """
-        bits = max(0, (rows - 1) // BUCKET_ROWS).bit_length()
-        conflicts = 0
-        for bucket in range(1 << bits):
-            numbers, hashes, hashes2, labels = [], [], [], []
+    def _partition(self, group: str) -> None:
+        """Writes the texts of a group to files, a range of hashes each, in the order of the rows."""
+        bits = self._bucket_bits
+        with ExitStack() as stack:
+            files = [stack.enter_context(self._bucket(group, bucket).open("wb")) for bucket in range(1 << bits)]
             for first, table in self._tables(group):
-                if bits:
-                    chosen = np.flatnonzero(table["hash2"] >> np.uint64(64 - bits) == bucket)
-                else:
-                    chosen = np.arange(len(table))
-                numbers.append(first + chosen)
-                hashes.append(table["hash"][chosen])
-                hashes2.append(table["hash2"][chosen])
-                labels.append(table["label"][chosen])
-            number, label = np.concatenate(numbers), np.concatenate(labels)
-            h, h2 = np.concatenate(hashes), np.concatenate(hashes2)
-            order = np.lexsort((number, h2, h))
-            number, label, h, h2 = number[order], label[order], h[order], h2[order]
-            is_first = np.ones(len(h), bool)
-            is_first[1:] = (h[1:] != h[:-1]) | (h2[1:] != h2[:-1])
-            text = np.cumsum(is_first) - 1
-            first_label = label[is_first][text] if len(label) else label
-            label_of_text[number] = first_label
-            differs = label != first_label
-            destination[number] = np.where(is_first, TRAIN, np.where(differs, CONFLICT, DUPLICATE))
-            conflicts += len(np.unique(text[differs]))
-        return conflicts
+                texts = np.zeros(len(table), TEXT)
+                texts["number"] = np.arange(first, first + len(table))
+                for name in ("hash", "hash2", "label", "label_key"):
+                    texts[name] = table[name]
+                bucket = table["hash2"] >> np.uint64(64 - bits) if bits else np.zeros(len(table), np.uint64)
+                texts = texts[np.argsort(bucket, kind="stable")]
+                ends = np.cumsum(np.bincount(bucket.astype(np.int64), minlength=len(files)))
+                for file, a, b in zip(files, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+                    file.write(texts[a:b].tobytes())
 
-    def _split(self, group: str, destination: npt.NDArray[np.uint8], label_of_text: npt.NDArray[np.int32]) -> None:
-        """Sends the rows with the smallest hashes of each label to the validation part.
+    def _compare_texts(self, group: str, bucket: int, destination: _RowFile | None, label_of_text: _RowFile) -> int:
+        """Gives every row of a bucket the label of its text's first row; marks rows whose text occurred before.
+
+        What is kept in memory is one row a text. Returns the number of texts with several labels.
+        """
+        known = np.zeros(0, TEXT)
+        with self._bucket(group, bucket).open("rb") as file:
+            while len(rows := np.fromfile(file, TEXT, BUCKET_ROWS)):
+                both = np.concatenate([known, rows])
+                order = np.lexsort((both["hash2"], both["hash"]))  # stable: known texts and earlier rows come first
+                both = both[order]
+                is_first = np.ones(len(both), bool)
+                is_first[1:] = (both["hash"][1:] != both["hash"][:-1]) | (both["hash2"][1:] != both["hash2"][:-1])
+                known, text = both[is_first], np.cumsum(is_first) - 1
+                differs = both["label_key"] != known["label_key"][text]
+                known["conflict"] |= np.logical_or.reduceat(differs, np.flatnonzero(is_first))
+                new = np.argsort(order)[len(order) - len(rows) :]  # where the rows are in `both`
+                label_of_text.scatter(rows["number"], known["label"][text][new])
+                if destination is not None:
+                    code = np.where(is_first, TRAIN, np.where(differs, CONFLICT, DUPLICATE))
+                    destination.scatter(rows["number"], code[new])
+        known["hash"].tofile(self._texts(group, bucket))
+        return int(np.count_nonzero(known["conflict"]))
+
+    def _texts(self, group: str, bucket: int) -> Path:
+        return self._folder / f"{group}.texts-{bucket}.work"
+
+    def _split(self, group: str, destination: _RowFile, label_of_text: _RowFile) -> int:
+        """Sends the rows with the smallest hashes of each label to the validation part; returns their number.
 
         Equal texts have equal hashes and the label of their first row, so they stay together. The sizes come from
-        the largest remainders; the only row of a label stays in the training part.
+        the largest remainders; the last rows of a label stay in the training part.
         """
         labels = max(1, self._num_labels)
         bins = 1 << int(np.clip(22 - (labels - 1).bit_length(), 6, 16))
         shift = np.uint64(64 - (bins - 1).bit_length())
         counts = np.zeros((labels, bins), np.int64)
         for first, table in self._tables(group):
-            kept = destination[first : first + len(table)] == TRAIN
-            label = np.maximum(label_of_text[first : first + len(table)][kept], 0)
-            cell = label.astype(np.int64) * bins + (table["hash"][kept] >> shift).astype(np.int64)
-            counts += np.bincount(cell, minlength=counts.size).reshape(counts.shape)
+            kept = destination.read(first, len(table)) == TRAIN
+            label = np.maximum(label_of_text.read(first, len(table))[kept], 0)
+            np.add.at(counts, (label, (table["hash"][kept] >> shift).astype(np.int64)), 1)
         thresholds = _split_thresholds(counts, self._val_fraction)
+        chosen_rows = 0
         for first, table in self._tables(group):
-            here = destination[first : first + len(table)]
-            label = np.maximum(label_of_text[first : first + len(table)], 0)
-            chosen = (table["hash"] >> shift).astype(np.int64) < thresholds[label]
-            here[chosen & (here == TRAIN)] = VAL
+            here = destination.read(first, len(table))
+            label = np.maximum(label_of_text.read(first, len(table)), 0)
+            chosen = ((table["hash"] >> shift).astype(np.int64) < thresholds[label]) & (here == TRAIN)
+            here[chosen] = VAL
+            destination.write(first, here)
+            chosen_rows += int(np.count_nonzero(chosen))
+        return chosen_rows
 
     def _merge(
         self,
         group: str,
-        destination: npt.NDArray[np.uint8] | None,
+        destination: _RowFile | None,
         merged: Merged,
         rejects: Any,
         progress: Progress,
     ) -> None:
-        names = {TRAIN: group}
-        if destination is not None and np.any(destination == VAL):
-            names[VAL] = "val"
-        outputs = {code: _Output(self._folder, name) for code, name in names.items()}
+        outputs = {TRAIN: _Output(self._folder, group)}
         left_out: Counter[str] = Counter()
         for number, (first, table) in enumerate(self._tables(group)):
             part, files = self._parts[group][number], self._files(group, number)
-            goes = destination[first : first + len(table)] if destination is not None else np.zeros(len(table), "u1")
+            goes = destination.read(first, len(table)) if destination is not None else np.zeros(len(table), "u1")
+            if VAL not in outputs and np.any(goes == VAL):
+                outputs[VAL] = _Output(self._folder, "val")
             data = memoryview(files.path(".jsonl").read_bytes())
             ends = np.cumsum(table["size"], dtype=np.int64)
             for a, b in _runs(goes):
                 if (output := outputs.get(int(goes[a]))) is not None:
                     output.write(data[ends[a] - table["size"][a] : ends[b - 1]], table[a:b])
+            pairs = files.classes()
             for code, output in outputs.items():
-                output.counts.add(table[goes == code])
-            dropped = [
-                {"line": int(table["line"][i]), "reason": "duplicate" if goes[i] == DUPLICATE else "conflict"}
-                for i in np.flatnonzero(goes >= DUPLICATE)
-            ]
+                chosen = goes == code
+                classes = table["label"][chosen] if pairs is None else pairs[chosen[pairs[:, 0]], 1]
+                output.counts.add(table[chosen], classes)
+            dropped = _dropped(goes, table, files)
             left_out.update(row["reason"] for row in dropped)
-            path = self._sources[group][part.source].path
+            path = printable(self._sources[group][part.source].path)
             for row in sorted([*files.rejects(), *dropped], key=lambda row: row["line"]):
                 line = {"file": path} | row | {"line": part.first_line + row["line"] - 1}
                 rejects.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
             progress.update(len(table))
         merged.rejected[group] = left_out
         for code, output in outputs.items():
-            merged.parts[names[code]] = output.close()
+            merged.parts["val" if code == VAL else group] = output.close()
 
     def _leaks(self) -> dict[str, int]:
-        """Rows of the given val and test files whose text also occurs in the training input."""
+        """Rows kept of the given val and test files whose text also occurs in the training input."""
         leaks = {}
-        rows = sum(part.rows for part in self._parts["train"])
-        bits = max(0, (rows - 1) // BUCKET_ROWS).bit_length()
         for group in self._parts:
             if group == "train":
                 continue
             leaks[group] = 0
-            for bucket in range(1 << bits):
-                train = _bucket_hashes(self._tables("train"), bits, bucket)
-                other = _bucket_hashes(self._tables(group), bits, bucket)
+            for bucket in range(1 << self._bucket_bits):
+                train, other = (_hashes(self._texts(name, bucket)) for name in ("train", group))
                 leaks[group] += int(np.count_nonzero(np.isin(other, train)))
         return leaks
 
 
-def _bucket_hashes(
-    tables: Iterator[tuple[int, npt.NDArray[np.void]]], bits: int, bucket: int
-) -> npt.NDArray[np.uint64]:
-    found = [np.zeros(0, np.uint64)]
-    for _, table in tables:
-        hashes = table["hash"]
-        found.append(hashes[table["hash2"] >> np.uint64(64 - bits) == bucket] if bits else hashes)
-    return np.concatenate(found)
+def _hashes(path: Path) -> npt.NDArray[np.uint64]:
+    return np.fromfile(path, np.uint64) if path.exists() else np.zeros(0, np.uint64)
+
+
+def _dropped(goes: npt.NDArray[np.uint8], table: npt.NDArray[np.void], files: PartFiles) -> list[dict[str, Any]]:
+    """The rows of a part that were dropped as duplicates, as rejects."""
+    rows = np.flatnonzero(goes >= DUPLICATE)
+    if not len(rows):
+        return []
+    texts = files.texts()
+    return [
+        {
+            "line": int(table["line"][i]),
+            "reason": "duplicate" if goes[i] == DUPLICATE else "conflict",
+            "detail": "the text occurred before" + ("" if goes[i] == DUPLICATE else " with another label"),
+            "text": texts[i],
+        }
+        for i in rows
+    ]
 
 
 def _split_thresholds(counts: npt.NDArray[np.int64], fraction: float) -> npt.NDArray[np.int64]:
@@ -343,13 +438,15 @@ def _split_thresholds(counts: npt.NDArray[np.int64], fraction: float) -> npt.NDA
     per_label = counts.sum(axis=1)
     wanted = per_label * fraction
     sizes = np.floor(wanted).astype(np.int64)
-    missing = int(round(float(per_label.sum()) * fraction)) - int(sizes.sum())
+    missing = round(float(per_label.sum()) * fraction) - int(sizes.sum())
     by_remainder = np.argsort(-(wanted - sizes), kind="stable")
-    for label in by_remainder[: max(0, missing)]:
-        sizes[label] += 1
-    sizes = np.minimum(sizes, np.maximum(per_label - 1, 0))
+    with_room = by_remainder[(sizes < per_label - 1)[by_remainder]]
+    sizes[with_room[: max(0, missing)]] += 1
     before = np.concatenate([np.zeros((len(counts), 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
-    return np.argmin(np.abs(before - sizes[:, None]), axis=1)
+    distance = np.abs(before - sizes[:, None])
+    distance[(before > 0) & (before == per_label[:, None])] = np.iinfo(np.int64).max  # never all rows of a label
+    thresholds: npt.NDArray[np.int64] = np.argmin(distance, axis=1)
+    return thresholds
 
 
 def _runs(values: npt.NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
@@ -357,4 +454,5 @@ def _runs(values: npt.NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
     if not len(values):
         return
     cuts = np.flatnonzero(np.diff(values)) + 1
-    yield from zip([0, *cuts.tolist()], [*cuts.tolist(), len(values)], strict=True)
+    edges: list[int] = [0, *cuts.tolist(), len(values)]
+    yield from zip(edges[:-1], edges[1:], strict=True)

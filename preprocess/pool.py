@@ -27,10 +27,24 @@ def check_workers(workers: int | None) -> int:
     return workers
 
 
+_setup: tuple[Callable[..., None], tuple[Any, ...]] | None = None
+
+
 def _initialize(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    global _setup
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what a Ctrl-C means
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    initializer(*arguments)
+    _setup = (initializer, arguments)
+
+
+def _run(function: Callable[[T], R], task: T) -> R:
+    """A task in a worker. The first one builds the state, so that an error there is an error of a task, with its type."""
+    global _setup
+    if _setup is not None:
+        initializer, arguments = _setup
+        initializer(*arguments)
+        _setup = None
+    return function(task)
 
 
 def _end_with_parent() -> None:
@@ -75,10 +89,13 @@ class WorkerPool:
         """
         waiting: deque[tuple[T, Future[R]]] = deque()
         for task in tasks:
+            future: Future[R]
             try:
-                waiting.append((task, self._executor.submit(function, task)))
-            except BrokenProcessPool:
-                break
+                future = self._executor.submit(_run, function, task)
+            except BrokenProcessPool as error:  # a worker died between two tasks
+                future = Future()
+                future.set_exception(error)
+            waiting.append((task, future))
             if len(waiting) > 2 * self._workers:
                 yield self._result(waiting, place)
         while waiting:
@@ -99,6 +116,6 @@ class WorkerPool:
             ) from None
         except Exception as error:
             report = "".join(traceback.format_exception(error))
-            raise WorkerError(f"{report}\nA worker failed on {place(task)}. Nothing was published.") from None
+            raise WorkerError(f"{report}\nA worker failed on {place(task)}. Nothing was published.") from error
         waiting.popleft()
         return task, result

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tfbert.data.manifest import Manifest, Part
 
@@ -42,9 +43,47 @@ def summary_lines(out: Path, manifest: Manifest) -> list[str]:
     return lines
 
 
+def manifest_lines(manifest: Manifest) -> list[str]:
+    """How the data set was made: inputs, columns, encoding, labels, split."""
+    lines = []
+    for group, entries in manifest.inputs.items():
+        lines += [f"  {group} from {e['name']}: {e['lines']:,} lines, {e['bytes']:,} bytes" for e in entries]
+    columns = manifest.columns
+    roles = [f"{role} {_words(column)}" for role, column in columns["roles"].items() if column not in (None, [], ())]
+    header = {None: "auto", True: "yes", False: "no"}[columns["header"]]
+    named = f"; columns {columns['columns']}" if columns["columns"] else ""
+    lines.append(f"  read as: format {columns['format']}; header line: {header}{named}; {'; '.join(roles)}")
+    encoding = manifest.encoding
+    case = "cased" if encoding["cased"] else "uncased"
+    texts = "pairs of texts" if encoding["pair"] else "single texts"
+    lines.append(
+        f"  encoded as: {encoding['tokenizer']}, {case}; {texts}; max_len {encoding['max_len']}; vocabulary of "
+        f"{manifest.vocab_size:,} tokens ({manifest.vocab_checksum})"
+    )
+    lines.append(f"  cleaning: {', '.join(encoding['clean']) or 'none'}")
+    if manifest.task is None:
+        lines.append("  task: none, there are no labels")
+    else:
+        lines.append(
+            f"  task: {manifest.task}" + (f", {len(manifest.label_names):,} labels" if manifest.label_names else "")
+        )
+    if manifest.split:
+        split = manifest.split
+        lines.append(f"  validation split: {split['fraction']:.2%} by {split['rule']}; seed {split['seed']}")
+    lines.append("  rows with a text that occurred before: " + ("dropped" if manifest.dedup else "kept"))
+    return lines
+
+
+def _words(column: Any) -> str:
+    """A column, several columns, or filters, as the command line has them."""
+    if isinstance(column, str):
+        return column
+    return ",".join(item if isinstance(item, str) else "!=".join(item) for item in column)
+
+
 def _part_lines(name: str, part: Part, max_len: int) -> list[str]:
     lines = [f"  {name}: {part.rows:,} rows"]
-    if part.labels:
+    if any(part.labels.values()):  # a manifest does not count the labels of rows with several
         shown = sorted(part.labels.items(), key=lambda item: -item[1])
         text = ", ".join(f"{label} {count:,}" for label, count in shown[:12])
         lines.append(f"    labels: {text}" + (f", and {len(shown) - 12} more" if len(shown) > 12 else ""))

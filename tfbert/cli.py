@@ -4,13 +4,17 @@ Exit codes: 0 done; 2 the user's input or settings are wrong, or the system refu
 130 and 143 stopped by SIGINT and SIGTERM; 1 a fault of the product (traceback).
 """
 
+import codecs
 import dataclasses
+import io
+import os
 import signal
 import sys
 import types
 import typing
 from argparse import ArgumentError
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from tfbert.errors import ConfigError, TfbertError, WorkerError
@@ -25,16 +29,32 @@ class Terminated(BaseException):
 
 
 def option(default: Any = dataclasses.MISSING, **how: Any) -> Any:
-    """A dataclass field with something to say about its flag: `positional`, `repeat` or `many`."""
+    """A dataclass field with something to say about its flag: `positional` (a `str` is one word, a tuple one or more),
+    `repeat` or `many`.
+    """
     return dataclasses.field(default=default, metadata=how)
 
 
-def run(prog: str, commands: Mapping[str, Command], argv: Sequence[str] | None = None) -> int:
-    """Parses `prog COMMAND ...`, runs the command's function, returns the exit code."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+def run(
+    prog: str, commands: Mapping[str, Command] | Callable[[], Mapping[str, Command]], argv: Sequence[str] | None = None
+) -> int:
+    """Parses `prog COMMAND ...`, runs the command's function, returns the exit code.
+
+    Args:
+        prog: how the program is called.
+        commands: by name; or a function that makes them, where that may fail (it imports TensorFlow).
+        argv: the words after the program's name; None takes those of the process.
+    """
+    if argv is None:
+        _use_utf8()
+        argv = sys.argv[1:]
+    argv = list(argv)
+    _escape_output()
     setup_logging()
     previous = _raise_on_sigterm()
     try:
+        if callable(commands):
+            commands = commands()
         if not argv or argv[0] in ("-h", "--help"):
             _print_commands(prog, commands)
             return 0 if argv else 2
@@ -59,6 +79,23 @@ def run(prog: str, commands: Mapping[str, Command], argv: Sequence[str] | None =
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
+
+
+def _use_utf8() -> None:
+    """Starts this process again in Python's UTF-8 mode where the locale knows ASCII alone.
+
+    File names, column names and label names on the command line are UTF-8 there as well.
+    """
+    if codecs.lookup(sys.getfilesystemencoding()).name == "ascii" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, sys.orig_argv)
+
+
+def _escape_output() -> None:
+    """A name that the terminal cannot show is shown escaped, and does not end a run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _fail(message: str) -> int:
@@ -96,21 +133,33 @@ def parser_for(config_class: type, prog: str) -> Any:
     hints = typing.get_type_hints(config_class)
     for field in dataclasses.fields(config_class):
         kind, how = hints[field.name], field.metadata
-        required = field.default is dataclasses.MISSING
+        default: Any = field.default
+        required = default is dataclasses.MISSING
         name = field.name if how.get("positional") else f"--{field.name}"
         arguments: dict[str, Any] = {"help": " ".join(docs.get(field.name, "").split())}
         if how.get("positional"):
-            arguments |= {"nargs": "+", "type": str}
+            arguments |= {"type": str} if kind is str else {"nargs": "+", "type": str}
         elif kind is bool or kind == (bool | None):
-            arguments |= {"action": ActionYesNo(yes_prefix="", no_prefix="no_"), "default": field.default}
+            arguments |= {"action": ActionYesNo(yes_prefix="", no_prefix="no_"), "default": default}
         elif how.get("many"):
-            arguments |= {"nargs": "+", "type": str, "default": list(field.default)}
+            arguments |= {"nargs": "+", "type": str, "default": list(default)}
         elif how.get("repeat"):
-            arguments |= {"action": "append", "type": str, "default": list(field.default)}
+            arguments |= {"action": "append", "type": str, "default": list(default)}
         else:
-            arguments |= {"type": kind} | ({"required": True} if required else {"default": field.default})
+            kind = _Word() if kind in (str, str | None) else kind
+            arguments |= {"type": kind} | ({"required": True} if required else {"default": default})
         parser.add_argument(name, **arguments)
     return parser
+
+
+class _Word:
+    """Type of a text flag: `null` on the command line is a word like any other; a number in a YAML file is one too."""
+
+    def __call__(self, value: object) -> str | None:
+        return None if value is None else str(value)
+
+    def __repr__(self) -> str:
+        return "str"
 
 
 def parse(config_class: type[C], prog: str, argv: Sequence[str]) -> C:
@@ -144,3 +193,29 @@ def _config_first(argv: Sequence[str]) -> list[str]:
         else:
             rest.append(word)
     return files + rest
+
+
+def import_tensorflow() -> None:
+    """Imports TensorFlow and Keras 3 on it, without TensorFlow's start-up messages.
+
+    Raises:
+        ConfigError: the environment asks for legacy Keras or another backend.
+    """
+    if os.environ.get("TF_USE_LEGACY_KERAS", "") in ("1", "true", "True"):
+        raise ConfigError("tfbert runs on Keras 3. Received: TF_USE_LEGACY_KERAS=1. Unset it.")
+    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        raise ConfigError(f"Training needs KERAS_BACKEND=tensorflow. Received: {os.environ['KERAS_BACKEND']}.")
+    no_gpu = not any(Path("/dev").glob("nvidia*"))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if no_gpu else "1")  # without a GPU, "no CUDA" is no error
+    if "tensorflow" in sys.modules:
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    silent = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(silent, 2)  # the messages come from C++ before its own logging is set up
+        import tensorflow  # noqa: F401
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(silent)

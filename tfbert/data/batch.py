@@ -1,12 +1,13 @@
 """Records to arrays: pad to the longest row of the global batch, mask from lengths, fill up with rows of weight 0."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from tfbert.data.record import Record
+from tfbert.errors import DataError
 
 Batch = dict[str, npt.NDArray[np.generic]]
 
@@ -25,8 +26,16 @@ def collate(records: Sequence[Record], length: int, pad_id: int) -> Batch:
     Returns:
         `token_ids`, `segment_ids`, `padding_mask` (1 on real tokens), each int32 (rows, length). The mask comes from
         the lengths: a real token may have the id of [PAD].
+
+    Raises:
+        DataError: a row is longer than `length`.
     """
     lengths = np.fromiter((len(r.token_ids) for r in records), np.int64, len(records))
+    if lengths.max(initial=0) > length:
+        raise DataError(
+            f"A row must fit the length of the batch, {length} tokens. Received: {lengths.max()} tokens. "
+            "Encode the text again with a smaller --max_len."
+        )
     mask = np.arange(length) < lengths[:, None]
     token_ids = np.full(mask.shape, pad_id, np.int32)
     token_ids[mask] = np.fromiter(chain.from_iterable(r.token_ids for r in records), np.int32, int(lengths.sum()))
@@ -37,15 +46,40 @@ def collate(records: Sequence[Record], length: int, pad_id: int) -> Batch:
     return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": mask.astype(np.int32)}
 
 
-def labels_of(records: Sequence[Record], task: str, num_classes: int) -> npt.NDArray[np.generic]:
-    """Labels as the losses take them: int32 (rows,), multi-hot float32 (rows, classes), or float32 (rows,)."""
-    if task == "classify":
-        return np.fromiter((r.label for r in records), np.int32, len(records))  # type: ignore[arg-type,misc]
+def labels_of(
+    records: Sequence[Record], task: str, num_classes: int, place: Callable[[int], str] = "row {} of the batch".format
+) -> npt.NDArray[np.generic]:
+    """Labels as the losses take them.
+
+    Args:
+        records: the rows.
+        task: classify, multilabel or regression.
+        num_classes: labels are below it (not for regression).
+        place: number in `records` -> where the row is, for messages.
+
+    Returns:
+        Class ids int32 (rows,); multi-hot float32 (rows, num_classes); or numbers float32 (rows,).
+
+    Raises:
+        DataError: a label is missing, out of range or of another kind; the message begins with the place.
+    """
     if task == "regression":
-        return np.fromiter((r.label for r in records), np.float32, len(records))  # type: ignore[arg-type,misc]
+        for i, r in enumerate(records):
+            if type(r.label) not in (int, float):
+                raise DataError(f"{place(i)}: a label must be a number. Received: {r.label}.")
+        return np.array([r.label for r in records], np.float32)
+    several = task == "multilabel"
+    labels = [r.label if several and isinstance(r.label, list) else [r.label] for r in records]
+    for i, ids in enumerate(labels):
+        if not all(type(label) is int and 0 <= label < num_classes for label in ids):
+            raise DataError(
+                f"{place(i)}: a label must be a class id from 0 to {num_classes - 1}. Received: {records[i].label}."
+            )
+    if not several:
+        return np.array([ids[0] for ids in labels], np.int32)
     hot = np.zeros((len(records), num_classes), np.float32)
-    for i, r in enumerate(records):
-        hot[i, r.label] = 1.0
+    for i, ids in enumerate(labels):
+        hot[i, ids] = 1.0  # type: ignore[index]  # all int, as checked above
     return hot
 
 

@@ -94,8 +94,15 @@ def _weight(text: str) -> float:
 
 
 def split_names(names: str | None) -> tuple[str, ...]:
-    """`"a,b"` -> ("a", "b")."""
-    return tuple(name.strip() for name in names.split(",") if name.strip()) if names else ()
+    """`"a,b"` -> ("a", "b").
+
+    Raises:
+        ConfigError: a name is empty; left out silently, it would move the columns behind it.
+    """
+    split = tuple(name.strip() for name in names.split(",")) if names else ()
+    if not all(split):
+        raise ConfigError(f"Names joined by commas may not be empty. Received: {names!r}.")
+    return split
 
 
 def parse_filters(filters: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ a file that we did not write (0: written together with its data set); then int64
 """
 
 import os
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbert.data import record
+from tfbert.data.source import BOM
 from tfbert.errors import DataError
 from tfbert.progress import Progress, logger
 
@@ -44,14 +46,16 @@ class IndexWriter:
     """Writes an index in pieces; `lengths` and `labels` wait in files of their own until `close`.
 
     Args:
-        path: final name; written as `path.tmp` until `close`.
+        path: final name; until `close` the names are of this writer alone, so two at once do not mix.
         modified_ns: modification time of the data file, or 0 where the data set has a manifest.
     """
 
     def __init__(self, path: Path, modified_ns: int = 0):
         self._path = path
         self._modified_ns = modified_ns
-        self._parts = [path.with_name(path.name + f".{name}.tmp") for name in ("offsets", "lengths", "labels")]
+        run = secrets.token_hex(4)
+        self._temporary = path.with_name(f"{path.name}.{run}.tmp")
+        self._parts = [path.with_name(f"{path.name}.{name}.{run}.tmp") for name in ("offsets", "lengths", "labels")]
         self._files = [part.open("wb") for part in self._parts]
         self._position = 0
         self._rows = 0
@@ -72,10 +76,9 @@ class IndexWriter:
 
     def close(self, data_size: int) -> None:
         """Joins the pieces under the final name."""
-        temporary = self._path.with_name(self._path.name + ".tmp")
         for file in self._files:
             file.close()
-        with temporary.open("wb") as out:
+        with self._temporary.open("wb") as out:
             out.write(MAGIC + np.array([self._rows, data_size, self._modified_ns], "<i8").tobytes())
             for i, part in enumerate(self._parts):
                 with part.open("rb") as piece:
@@ -83,17 +86,24 @@ class IndexWriter:
                         out.write(block)
                 if i == 0:
                     out.write(np.array([self._position], "<i8").tobytes())
-        temporary.replace(self._path)
+        self._temporary.replace(self._path)
         self.discard()
 
     def discard(self) -> None:
-        for file, part in zip(self._files, self._parts, strict=True):
-            file.close()
+        """Removes what was written; an index under its final name stays."""
+        for part in [*self._parts, self._temporary]:
             part.unlink(missing_ok=True)
+        for file in self._files:
+            file.close()
 
 
 def read_index(data_path: Path) -> RowIndex | None:
-    """The index beside a file, or None where it is absent, damaged or of another state of the file."""
+    """The index beside a file, or None where it is absent, damaged or of another state of the file.
+
+    Raises:
+        DataError: the index was written together with the file, and the file has another size now: it was cut or
+            changed, and what is left of it is not the data set.
+    """
     path = index_path(data_path)
     try:
         with path.open("rb") as file:
@@ -105,9 +115,14 @@ def read_index(data_path: Path) -> RowIndex | None:
     if len(header) < _HEADER or header[:8] != MAGIC:
         return None
     rows, data_size, modified_ns = (int(value) for value in np.frombuffer(header[8:], "<i8"))
-    if rows < 0 or size != _HEADER + 8 * (rows + 1) + 8 * rows or data_size != data.st_size:
+    if rows < 0 or size != _HEADER + 8 * (rows + 1) + 8 * rows:
         return None
-    if modified_ns not in (0, data.st_mtime_ns):
+    if modified_ns == 0 and data_size != data.st_size:
+        raise DataError(
+            f"{data_path}: the file is not as its index describes it. Received: {data.st_size:,} bytes, "
+            f"{data_size:,} were written. Encode the data again; for a file changed on purpose, delete {path.name}."
+        )
+    if data_size != data.st_size or modified_ns not in (0, data.st_mtime_ns):
         return None
     if rows == 0:
         empty = np.zeros(0, np.int32)
@@ -130,7 +145,10 @@ def build_index(data_path: Path) -> RowIndex:
         stat = data_path.stat()
         writer = IndexWriter(index_path(data_path), stat.st_mtime_ns)
     except OSError as error:
-        raise DataError(f"{data_path}: the file cannot be indexed. Received: {error.strerror}.") from error
+        raise DataError(
+            f"{data_path}: the file cannot be indexed. Received: {error.strerror}. Its index is kept beside it, so it "
+            "must lie in a folder that can be written."
+        ) from error
     try:
         skip = 0
         sizes: list[int] = []
@@ -139,6 +157,8 @@ def build_index(data_path: Path) -> RowIndex:
         with Progress(stat.st_size, "B", f"index {data_path.name}") as progress:
             for line_number, line in _lines(data_path):
                 progress.update(len(line))
+                if line_number == 1 and line.startswith(BOM):
+                    skip, line = len(BOM), line[len(BOM) :]
                 if not line.strip():
                     if sizes:
                         _flush(writer, sizes, lengths, labels, skip)

@@ -36,7 +36,7 @@ def load_label_map(path: Path | str) -> LabelMap:
 
     Text: a name a line, in id order; or `raw TAB name` a line, where several raw labels may share a name. JSON: a list
     of names; an object raw -> name; an object raw -> id. JSON lines: objects with `label` and, optionally,
-    `label_desc`.
+    `label_desc`. A file named .json, .jsonl or .ndjson is JSON; any other is JSON where it reads as JSON, else text.
 
     Raises:
         DataError: it cannot be read, is empty, or names a raw label twice.
@@ -51,7 +51,9 @@ def load_label_map(path: Path | str) -> LabelMap:
         raise DataError(f"{path}: a label file needs at least one label. Received: an empty file.")
     names: dict[str, int] = {}
     ids: dict[str, int] = {}
-    for raw, name in pairs:
+    for raw, name in ((raw.strip(), name.strip()) for raw, name in pairs):
+        if not raw or not name or "\n" in name:
+            raise DataError(f"{path}: a label is not empty and holds no line end. Received: {raw!r}, {name!r}.")
         if raw in ids:
             raise DataError(f"{path}: a label may stand only once. Received: {raw!r} twice.")
         ids[raw] = names.setdefault(name, len(names))
@@ -59,28 +61,28 @@ def load_label_map(path: Path | str) -> LabelMap:
 
 
 def _pairs(path: Path, text: str) -> list[tuple[str, str]]:
-    stripped = text.strip()
-    if stripped[:1] in ("{", "["):
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    named_json = path.suffix.lower() in (".json", ".jsonl", ".ndjson")
+    if named_json or text.lstrip()[:1] in ("{", "["):
         try:
-            return _json_pairs(path, orjson.loads(stripped))
+            return _json_pairs(path, orjson.loads(text))
         except orjson.JSONDecodeError:
-            rows = [_json_row(path, number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-            return [(raw, name) for raw, name in rows]
+            if named_json or text.lstrip().startswith("{"):
+                return [_json_row(path, number, line) for number, line in lines]
     pairs = []
-    for line in text.split("\n"):
-        raw, tab, name = line.removesuffix("\r").partition("\t")
-        if raw.strip():
-            pairs.append((raw.strip(), name.strip() if tab else raw.strip()))
+    for _, line in lines:
+        raw, tab, name = line.partition("\t")
+        pairs.append((raw, name if tab else raw))
     return pairs
 
 
 def _json_pairs(path: Path, value: object) -> list[tuple[str, str]]:
     if isinstance(value, list):
-        return [(str(name), str(name)) for name in value]
+        return [(_text(path, name), _text(path, name)) for name in value]
     if not isinstance(value, dict):
         raise DataError(f"{path}: JSON labels are a list or an object. Received: {type(value).__name__}.")
     if "label" in value and "label_desc" in value:
-        return [(str(value["label"]), str(value["label_desc"]))]
+        return [(_text(path, value["label"]), _text(path, value["label_desc"]))]
     if all(type(number) is int for number in value.values()):
         first: dict[int, str] = {}
         for raw, number in sorted(value.items(), key=lambda item: item[1]):
@@ -88,13 +90,22 @@ def _json_pairs(path: Path, value: object) -> list[tuple[str, str]]:
         if list(first) != list(range(len(first))):
             raise DataError(f"{path}: class ids count from 0 without gaps. Received: {sorted(first)}.")
         return [(raw, first[number]) for raw, number in sorted(value.items(), key=lambda item: item[1])]
-    return [(raw, str(name)) for raw, name in value.items()]
+    return [(raw, _text(path, name)) for raw, name in value.items()]
+
+
+def _text(path: Path, value: object) -> str:
+    """A JSON value as the reader of rows spells it."""
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, list | dict):
+        raise DataError(f"{path}: a label is a text or a number. Received: {value!r}.")
+    return orjson.dumps(value).decode()
 
 
 def _json_row(path: Path, number: int, line: str) -> tuple[str, str]:
     try:
         row = orjson.loads(line)
-        return str(row["label"]), str(row.get("label_desc", row["label"]))
+        return _text(path, row["label"]), _text(path, row.get("label_desc", row["label"]))
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         raise DataError(f"{path}:{number}: a label row is an object with `label`. Received: {line[:80]!r}.") from None
 
@@ -114,6 +125,8 @@ class LabelReader:
     def __call__(self, raw: str) -> int | float | list[int]:
         """Raises RowError: `empty label`, `unknown label`, or `label` (not a finite number)."""
         if self._task == "regression":
+            if not raw.strip():
+                raise RowError("empty label")
             try:
                 value = float(raw)
             except ValueError:
@@ -131,10 +144,31 @@ class LabelReader:
 
 
 def raw_labels(task: str, raw: str, separator: str) -> Sequence[str]:
-    """The labels that a field spells; an empty field is an error, but no label at all in a multi-label task."""
+    """The labels that a field spells.
+
+    A multi-label field holds names joined by the separator, or is a JSON list of names; an empty one means that no
+    class applies. An empty field of a single-label task is an error.
+
+    Raises:
+        RowError: `empty label`, or `label` (a name with a tab or a line end, which no label file could hold).
+    """
     if task == "multilabel":
-        return [name for part in raw.split(separator) if (name := part.strip())]
-    name = raw.strip()
-    if not name:
-        raise RowError("empty label")
-    return [name]
+        names = [name for part in _split_labels(raw, separator) if (name := part.strip())]
+    else:
+        names = [raw.strip()]
+        if not names[0]:
+            raise RowError("empty label")
+    for name in names:
+        if "\t" in name or "\n" in name:
+            raise RowError("label", f"a tab or line end inside: {name[:40]!r}")
+    return names
+
+
+def _split_labels(raw: str, separator: str) -> list[str]:
+    if raw.startswith("["):
+        try:
+            names = orjson.loads(raw)
+            return [name if isinstance(name, str) else orjson.dumps(name).decode() for name in names]
+        except orjson.JSONDecodeError:
+            pass  # a name that begins with a bracket
+    return raw.split(separator)

@@ -44,9 +44,9 @@ class EpochPlan:
     batch_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("global_batch_size", "window", "length_multiple"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1. Received: {getattr(self, name)}.")
+        for name, least in (("global_batch_size", 1), ("window", 1), ("length_multiple", 1), ("seed", 0), ("epoch", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}. Received: {getattr(self, name)}.")
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise ValueError(f"batch_tokens must be at least 1. Received: {self.batch_tokens}.")
 
@@ -84,6 +84,8 @@ class EpochPlan:
 
     def batches(self, start: int = 0) -> Iterator[Rows]:
         """Row numbers of every batch from number `start` on; a batch's rows are sorted by bucket, longest last."""
+        if start < 0:
+            raise ValueError(f"A batch number must be at least 0. Received: {start}.")
         if start >= self.num_batches:
             return
         window = int(np.searchsorted(self._window_starts, start, "right")) - 1
@@ -127,8 +129,9 @@ class EpochPlan:
         order, starts = self._blocks
         a, b = np.searchsorted(starts, [first, last - 1], "right") - 1
         positions = np.arange(first, last, dtype=np.int64)
-        block = np.repeat(np.arange(a, b + 1), np.diff(np.clip(starts[a : b + 2], first, last)))
-        rows = order[block] * self._block_rows + (positions - starts[block])
+        edges = np.clip(starts[a : b + 2], first, last)
+        block = np.repeat(np.arange(a, b + 1), edges[1:] - edges[:-1])
+        rows: Rows = order[block] * self._block_rows + (positions - starts[block])
         self._rng(1, window).shuffle(rows)
         return rows
 

@@ -11,6 +11,8 @@ import orjson
 
 from tfbert.errors import DataError
 
+MAX_ID = 2**31 - 1  # ids and class ids are int32 everywhere
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -64,12 +66,12 @@ def parse(line: bytes) -> Record:
         raise DataError(f"a row must be a JSON object. Received: {_cut(line)}.")
     token_ids = row.get("wordids")
     if not _is_id_list(token_ids) or not token_ids:
-        raise DataError(f"`wordids` must be a list of one or more ids >= 0. Received: {_cut(line)}.")
+        raise DataError(f"`wordids` must be a list of one or more ids from 0 to {MAX_ID}. Received: {_cut(line)}.")
     segment_ids = row.get("segmentids")
     if segment_ids is not None and (not _is_id_list(segment_ids) or len(segment_ids) != len(token_ids)):
         raise DataError(f"`segmentids` must be as many as `wordids`. Received: {_cut(line)}.")
     label = row.get("label")
-    if not (label is None or type(label) in (int, float) or _is_id_list(label)):
+    if not (label is None or type(label) is float or _is_class(label) or _is_id_list(label)):
         raise DataError(f"`label` must be a number or a list of class ids. Received: {_cut(line)}.")
     weight = row.get("weight", 1.0)
     if type(weight) not in (int, float) or not 0 <= weight < float("inf"):
@@ -77,13 +79,14 @@ def parse(line: bytes) -> Record:
     return Record(token_ids, segment_ids, label, float(weight), row.get("type"), row.get("keep"))
 
 
+def _is_class(value: object) -> bool:
+    return type(value) is int and abs(value) <= MAX_ID
+
+
 def _is_id_list(value: object) -> bool:
     if not isinstance(value, list):
         return False
-    try:
-        return not value or (set(map(type, value)) == {int} and min(value) >= 0)
-    except TypeError:
-        return False
+    return not value or (set(map(type, value)) == {int} and 0 <= min(value) and max(value) <= MAX_ID)
 
 
 def _cut(line: bytes, limit: int = 120) -> str:

@@ -1,7 +1,7 @@
 """Raw input files: which format, where the columns are, and the fields of each row.
 
-TSV, CSV, JSON lines and plain text, each also as `.gz`. A record is found by bytes, never by Python's idea of a line:
-only LF ends a line (CRLF counts as one line end), so U+2028 and its kin stay inside their field. TSV knows no
+TSV, CSV, JSON lines and plain text, each also as `.gz` or `.zst`. A record is found by bytes, never by Python's idea of
+a line: only LF ends a line (CRLF counts as one line end), so U+2028 and its kin stay inside their field. TSV knows no
 quoting; CSV does, and may hold line ends inside quotes. Everything here is a small picklable value or a pure
 function, so the same code reads in worker processes, in `predict.py` and in tests.
 """
@@ -9,9 +9,11 @@ function, so the same code reads in worker processes, in `predict.py` and in tes
 import csv
 import gzip
 import io
+import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import orjson
@@ -44,8 +46,8 @@ class Source:
     Attributes:
         path: the file.
         format: tsv, csv, jsonl or text.
-        compressed: read through gzip.
-        data_start: first byte (uncompressed) after byte-order mark and header line.
+        compressed: read through gzip or zstandard, by the name.
+        data_start: first byte (uncompressed) after byte-order mark and header.
         header_lines: lines before the first row.
         num_fields: fields that every row must have, known where columns were named; else None.
         wanted: the columns to deliver, in order: field numbers, or keys for JSON lines.
@@ -60,6 +62,17 @@ class Source:
     num_fields: int | None
     wanted: tuple[int | str, ...]
     replace_bad_bytes: bool = False
+
+    @cached_property
+    def ambiguous(self) -> frozenset[int]:
+        """Numbers of fields at which a column counted from the start and one counted from the end are the same."""
+        numbers = [column for column in self.wanted if isinstance(column, int)]
+        return frozenset(a - b for a in numbers if a >= 0 for b in numbers if b < 0)
+
+    @cached_property
+    def one_column(self) -> bool:
+        """Whether an empty line is a row with an empty text, and not a blank line."""
+        return set(self.wanted) in ({0}, {-1}) and self.num_fields in (None, 1)
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,15 @@ class Chunk:
             raise DataError(f"{self.source.path}: the file became shorter while it was read.")
         return data
 
+    def place(self) -> str:
+        """`file:first-last line`, for messages: counted only when something went wrong."""
+        path, left, before = self.source.path, self.start, 0
+        with _open_bytes(path, self.source.compressed) as file:
+            while left > 0 and (block := file.read(min(left, _BLOCK))):
+                before += block.count(b"\n")
+                left -= len(block)
+        return f"{path}:{before + 1}-{before + count_lines(self.read())}"
+
 
 def open_source(
     path: Path | str,
@@ -100,6 +122,7 @@ def open_source(
             first line: with a tab it is tsv, else text.
         columns: names of the columns, for files without a header.
         header: whether the first line is a header; None: exactly when a column is named and `columns` is None.
+        replace_bad_bytes: as in `Source`.
 
     Raises:
         ConfigError: the format is unknown.
@@ -108,8 +131,8 @@ def open_source(
     if format not in FORMATS:
         raise ConfigError(f"A format is one of {', '.join(FORMATS)}. Received: {format!r}.")
     path = Path(path)
-    compressed = path.suffix == ".gz"
-    first_line, raw_length = _first_line(path, compressed)
+    compressed = path.suffix.lower() in (".gz", ".zst")
+    first_line = _first_line(path, compressed)
     if format == "auto":
         suffix = Path(path.stem).suffix if compressed else path.suffix
         format = _FORMAT_OF_SUFFIX.get(suffix.lower(), "tsv" if b"\t" in first_line else "text")
@@ -122,40 +145,57 @@ def open_source(
     else:
         has_header = (named and columns is None) if header is None else header
     names: list[str] | None = list(columns) if columns is not None else None
-    if has_header and names is None and named:
-        names = _header_names(path, format, first_line[bom:])
+    data_start, header_lines = bom, 0
+    is_empty = len(first_line) == bom
+    if has_header and not is_empty:
+        found, data_start, header_lines = _read_header(path, compressed, format, bom)
+        names = found if names is None else names
     if format == "jsonl":
         resolved: tuple[int | str, ...] = tuple(wanted)
     elif format == "text":
-        resolved = tuple(_text_column(path, name) for name in wanted)
-    else:
+        resolved = tuple(_text_column(path, name, names) for name in wanted)
+    elif has_header and is_empty:
+        resolved = ()  # there is nothing to read: neither a header nor rows
+    elif named:
         resolved = tuple(_column_number(path, name, names) for name in wanted)
+    else:
+        resolved = tuple(int(name) for name in wanted)
     return Source(
         path=str(path),
         format=format,
         compressed=compressed,
-        data_start=raw_length if has_header else bom,
-        header_lines=1 if has_header else 0,
+        data_start=data_start,
+        header_lines=header_lines,
         num_fields=len(names) if names is not None and named and format in ("tsv", "csv") else None,
         wanted=resolved,
         replace_bad_bytes=replace_bad_bytes,
     )
 
 
-def _first_line(path: Path, compressed: bool) -> tuple[bytes, int]:
-    """The first line without its end, and its length with it."""
+def _first_line(path: Path, compressed: bool) -> bytes:
+    """The first line, or as much of it as tells the format."""
     try:
+        if path.exists() and not path.is_file():
+            kind = "a folder" if path.is_dir() else "a pipe or device"
+            raise DataError(f"{path}: an input is a file, because it is read more than once. Received: {kind}.")
         with _open_bytes(path, compressed) as file:
-            line = file.readline(_BLOCK)
+            return file.readline(_BLOCK)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: the file cannot be read. Received: {_reason(error)}.") from error
-    return line.rstrip(b"\r\n"), len(line)
 
 
 def _open_bytes(path: Path | str, compressed: bool) -> io.BufferedIOBase:
-    if compressed:
+    if not compressed:
+        return Path(path).open("rb")
+    if Path(path).suffix.lower() == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
-    return Path(path).open("rb")
+    try:
+        import pyarrow  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ConfigError(
+            f"{path}: reading .zst needs the package pyarrow. Received: it is not installed. Run `pip install pyarrow`."
+        ) from error
+    return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(Path(path).open("rb")), "zstd"), _BLOCK)
 
 
 def _reason(error: BaseException) -> str:
@@ -163,17 +203,31 @@ def _reason(error: BaseException) -> str:
 
 
 def _is_number(name: str) -> bool:
-    return name.lstrip("-").isdecimal() and name.isascii()
+    return re.fullmatch(r"-?[0-9]+", name) is not None
 
 
-def _header_names(path: Path, format: str, line: bytes) -> list[str]:
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}:1: the header is not UTF-8. Received: {error}.") from error
-    if format == "csv":
-        return next(csv.reader([text]), [])
-    return text.split("\t")
+def _read_header(path: Path, compressed: bool, format: str, bom: int) -> tuple[list[str], int, int]:
+    """Names of the columns, first byte after the header, lines of the header (a CSV name may hold line ends)."""
+    size = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal size
+        for line in file:
+            text = line[0 if size else bom :].decode("utf-8").removesuffix("\n").removesuffix("\r")
+            size += len(line)
+            yield text.replace("\r", " ") + "\n" if format == "csv" else text
+
+    csv.field_size_limit(MAX_CSV_FIELD)
+    with _open_bytes(path, compressed) as file:
+        try:
+            if format == "csv":
+                reader = csv.reader(lines())
+                return next(reader), size, reader.line_num
+            return next(lines()).split("\t"), size, 1
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}:1: the header is not UTF-8. Received: {error}.") from error
+        except (OSError, EOFError, zlib.error, csv.Error) as error:
+            raise DataError(f"{path}:1: the header cannot be read. Received: {_reason(error)}.") from error
 
 
 def _column_number(path: Path, name: str, names: list[str] | None) -> int:
@@ -191,13 +245,24 @@ def _column_number(path: Path, name: str, names: list[str] | None) -> int:
     raise DataError(f"{path}: there is no column {name!r}. The columns are: {', '.join(map(repr, names))}.")
 
 
-def _text_column(path: Path, name: str) -> int:
-    if name not in ("0", "-1", "text"):
+def _text_column(path: Path, name: str, names: list[str] | None) -> int:
+    if name not in ("0", "-1", "text") and names != [name]:
         raise ConfigError(
             f"{path}: a plain text file has one column, 0 or `text`. Received: {name!r}. Give --format tsv if its "
             "fields are separated by tabs."
         )
     return 0
+
+
+def printable(path: Path | str) -> str:
+    """A path as JSON can hold it: bytes that are not UTF-8 are escaped."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def total_bytes(sources: Iterable[Source]) -> int | None:
+    """Size of all files together; None where one is compressed, so that nobody knows."""
+    sources = list(sources)
+    return None if any(s.compressed for s in sources) else sum(Path(s.path).stat().st_size for s in sources)
 
 
 def chunks(source: Source, chunk_bytes: int) -> Iterator[Chunk]:
@@ -347,8 +412,11 @@ def _decoded_line(line: bytes) -> str | bytes:
 
 
 def _pick(source: Source, fields: list[str]) -> list[str]:
-    if source.num_fields is not None and len(fields) != source.num_fields:
-        raise RowError("columns", f"{len(fields)} fields, {source.num_fields} are named")
+    if source.num_fields is not None:
+        if len(fields) != source.num_fields:
+            raise RowError("columns", f"{len(fields)} fields, {source.num_fields} are named")
+    elif len(fields) in source.ambiguous:
+        raise RowError("columns", f"{len(fields)} fields: two columns would be the same one")
     try:
         return [fields[i] for i in source.wanted]  # type: ignore[index]
     except IndexError:
@@ -356,7 +424,7 @@ def _pick(source: Source, fields: list[str]) -> list[str]:
 
 
 def _parse_tsv(source: Source, line: str) -> list[str]:
-    if not line and (source.wanted not in ((0,), (-1,)) or source.num_fields not in (None, 1)):
+    if not source.one_column and "\t" not in line and not line.strip():
         raise RowError("blank")
     return _pick(source, line.split("\t"))
 

@@ -12,6 +12,8 @@ from tfbert.data.index import NO_LABEL, RowIndex, build_index, read_index
 from tfbert.data.record import Record
 from tfbert.errors import DataError
 
+_CHECK_ROWS = 1 << 20  # rows looked at together
+
 
 class RowStore:
     """Random access to the rows of a JSON-lines file.
@@ -75,11 +77,16 @@ class RowStore:
 
     def check_labels(self, num_classes: int) -> None:
         """Refuses the first row whose class is missing or not in [0, num_classes)."""
-        bad = np.flatnonzero((self.labels < 0) | (self.labels >= num_classes))
-        if len(bad):
-            row = int(bad[0])
-            received = "no class" if self.labels[row] == NO_LABEL else str(self.labels[row])
+        first, count = -1, 0
+        for start in range(0, len(self), _CHECK_ROWS):
+            labels = self.labels[start : start + _CHECK_ROWS]
+            bad = np.flatnonzero((labels < 0) | (labels >= num_classes))
+            if len(bad) and not count:
+                first = start + int(bad[0])
+            count += len(bad)
+        if count:
+            received = "no class" if self.labels[first] == NO_LABEL else str(self.labels[first])
             raise DataError(
-                f"{self.place(row)}: a label must be a class id from 0 to {num_classes - 1}. Received: {received} "
-                f"({len(bad)} such rows)."
+                f"{self.place(first)}: a label must be a class id from 0 to {num_classes - 1}. Received: {received} "
+                f"({count} such rows)."
             )

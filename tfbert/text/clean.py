@@ -12,23 +12,47 @@ from collections.abc import Callable, Iterable
 
 from tfbert.errors import ConfigError
 
-_TAG = re.compile(r"<(?:!--.{0,10000}?-->|/?[A-Za-z][A-Za-z0-9:-]{0,30}(?:[\s/][^<>]{0,10000})?/?)>", re.DOTALL)
-_URL = re.compile(r"(?:(?:https?|ftp)://|www\.)[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+", re.IGNORECASE)
-_EMAIL = re.compile(r"(?<![\w.+-])[A-Za-z0-9_.+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}")
+# Every pattern takes time linear in the text: its repeats are bounded, or cannot give back what another part takes.
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_TAG = re.compile(r"<[/!?]?[A-Za-z][A-Za-z0-9:-]{0,30}(?:[\s/][^<>]*)?>")
+_LONG_NUMBER = re.compile(r"&#([0-9]{8,});?")
+_URL = re.compile(
+    r"(?:(?:https?|ftp)://|(?<![A-Za-z0-9.])www\.(?=[A-Za-z0-9]))[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]+",
+    re.IGNORECASE,
+)
+_EMAIL = re.compile(r"(?<![A-Za-z0-9_.+-])[A-Za-z0-9_.+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}")
 _BLANKS = re.compile(r"\s+")
 _REPEATS = re.compile(r"([^\w\s])\1{2,}|([!?！？。，、~…])\2+")
 _HALF_WIDTH = {code_point: code_point - 0xFEE0 for code_point in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
 
 
-def _unescape(text: str) -> str:
-    return html.unescape(_TAG.sub(" ", text)) if "<" in text or "&" in text else text
+def _drop_html(text: str) -> str:
+    if "<" in text:
+        end = text.rfind("-->") + 3  # beyond it no comment ends, and looking for the end would be quadratic
+        text = _TAG.sub(" ", _COMMENT.sub(" ", text[:end]) + text[end:])
+    return html.unescape(_LONG_NUMBER.sub(_short_number, text)) if "&" in text else text
 
 
-def _drop_control(text: str) -> str:
-    if text.isprintable():
-        return text
-    kept = (" " if c in "\t\n\r" else c for c in text if c in "\t\n\r" or unicodedata.category(c) not in ("Cc", "Cf"))
-    return "".join(kept).replace("\ufffd", "")
+def _short_number(match: re.Match[str]) -> str:
+    """A character reference that `html.unescape` can take: it refuses numbers of thousands of digits."""
+    digits = match[1].lstrip("0")
+    return f"&#{digits or 0};" if len(digits) < 8 else "\ufffd"
+
+
+class _ControlTable(dict[int, str | None]):
+    """Code point -> what the rule `control` makes of it; filled on a miss."""
+
+    def __missing__(self, code_point: int) -> str | None:
+        char = chr(code_point)
+        replacement: str | None = char
+        category = unicodedata.category(char)
+        if category in ("Cc", "Cf", "Zl", "Zp") or char == "\ufffd":
+            replacement = " " if char.isspace() else None
+        self[code_point] = replacement
+        return replacement
+
+
+_CONTROL = _ControlTable()
 
 
 def _simplifier() -> Callable[[str], str]:
@@ -39,23 +63,27 @@ def _simplifier() -> Callable[[str], str]:
             "The cleaning rule `simplified` needs the package opencc. Received: it is not installed. "
             "Run `pip install opencc`."
         ) from error
-    return opencc.OpenCC("t2s").convert
+    convert: Callable[[str], str] = opencc.OpenCC("t2s").convert
+    return convert
 
 
 # name -> (what it does, maker of the function)
 RULES: dict[str, tuple[str, Callable[[], Callable[[str], str]]]] = {
-    "html": ("HTML tags become a blank, entities their characters", lambda: _unescape),
+    "html": ("HTML tags and comments become a blank, entities their characters", lambda: _drop_html),
+    "control": (
+        "control and format characters and U+FFFD are removed; tab and line ends of any kind become a blank",
+        lambda: lambda t: t.translate(_CONTROL),
+    ),
     "url": ("web addresses become the word URL", lambda: lambda t: _URL.sub(" URL ", t)),
     "url_remove": ("web addresses are removed", lambda: lambda t: _URL.sub(" ", t)),
     "email": ("e-mail addresses become the word EMAIL", lambda: lambda t: _EMAIL.sub(" EMAIL ", t)),
     "email_remove": ("e-mail addresses are removed", lambda: lambda t: _EMAIL.sub(" ", t)),
-    "control": ("control and format characters are removed, tab and line ends become blanks", lambda: _drop_control),
     "fullwidth": ("full-width letters, digits and signs become half-width", lambda: lambda t: t.translate(_HALF_WIDTH)),
     "simplified": ("traditional Chinese becomes simplified (needs opencc)", _simplifier),
     "repeats": ("a mark repeated without end is kept once", lambda: lambda t: _REPEATS.sub(r"\1\2", t)),
     "spaces": ("white space of any kind and length becomes one blank", lambda: lambda t: _BLANKS.sub(" ", t).strip()),
 }
-STANDARD = ("html", "url", "email", "control", "fullwidth", "repeats", "spaces")
+STANDARD = ("html", "control", "url", "email", "fullwidth", "repeats", "spaces")
 
 
 def parse_rules(rules: str | Iterable[str]) -> tuple[str, ...]:

@@ -46,7 +46,13 @@ class RowEncoder:
         Args:
             text: the first or only text.
             text_b: the second text of a pair, else None.
+
+        Raises:
+            ValueError: rows are pairs and there is no second text, or the other way round.
         """
+        if (text_b is not None) != self.settings.pair:
+            kind, received = ("pairs", "no second text") if self.settings.pair else ("single texts", "a second text")
+            raise ValueError(f"The rows of this encoder are {kind}. Received: {received}.")
         vocabulary, max_len = self.vocabulary, self.settings.max_len
         if self.settings.clean:
             text = self._clean(text)

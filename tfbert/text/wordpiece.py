@@ -5,14 +5,13 @@ put blanks round CJK characters, split at white space, (uncased) lower-case and 
 then match the longest pieces; a word of more than 200 characters, or one with an unknown piece, is one [UNK].
 
 Nearly every rule looks at one character at a time, so a text is one `str.translate` with a table that fills itself,
-one `split()`, and a look-up per word in a dictionary that fills itself. The few rules that look at neighbours (the
-Greek final sigma, the canonical order of combining marks) send a text the slow way.
+one `split()`, and a look-up per word in a dictionary that fills itself. The few characters whose rules look at their
+neighbours (the Greek capital sigma, combining marks that are kept) send a text the slow way.
 """
 
-import re
 import unicodedata
 from collections.abc import Sequence
-from itertools import chain
+from itertools import groupby
 from pathlib import Path
 
 from tfbert.errors import DataError
@@ -20,6 +19,7 @@ from tfbert.errors import DataError
 MAX_CHARS_PER_WORD = 200
 MAX_CACHED_WORDS = 200_000  # about 40 MB; the frequent words come early
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SLOW_WAY = "\0"  # stands in a translated text for what a table cannot say; cleaning drops real NULs
 
 _CJK_RANGES = (
     (0x4E00, 0x9FFF),
@@ -44,8 +44,26 @@ def _is_punctuation(char: str) -> bool:
 
 
 def _lower_without_accents(text: str) -> str:
-    decomposed = unicodedata.normalize("NFD", text.lower())
-    return "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+    """Lower case, canonical decomposition (NFD), marks of category Mn dropped.
+
+    `unicodedata.normalize` of a whole text takes quadratic time on a long run of combining marks, so it decomposes
+    single characters here and the marks are put in their canonical order by sorting.
+    """
+    decomposed = (c for char in text.lower() for c in unicodedata.normalize("NFD", char))
+    ordered: list[str] = []
+    for _, run in groupby(decomposed, key=lambda c: unicodedata.combining(c) > 0):
+        ordered += sorted(run, key=unicodedata.combining)
+    return "".join(c for c in ordered if unicodedata.category(c) != "Mn")
+
+
+def _needs_neighbours(char: str) -> bool:
+    """Whether the lower case of a character, or its place after decomposition, depends on the characters round it.
+
+    Lower-casing looks round only at a capital sigma. Decomposition moves combining marks only, and those of category
+    Mn are dropped afterwards.
+    """
+    decomposed = unicodedata.normalize("NFD", char.lower())
+    return char == "Σ" or any(unicodedata.combining(c) and unicodedata.category(c) != "Mn" for c in decomposed)
 
 
 def _spaced_punctuation(text: str) -> str:
@@ -74,7 +92,7 @@ class _CleanTable(dict[int, str | None]):
 
 
 class _WordTable(dict[int, str | None]):
-    """Code point -> replacement by all rules up to WordPiece, for characters that need no neighbours."""
+    """Code point -> replacement by all rules up to WordPiece, or `SLOW_WAY` where these need the neighbours."""
 
     def __init__(self, clean_table: _CleanTable, cased: bool):
         super().__init__()
@@ -85,27 +103,11 @@ class _WordTable(dict[int, str | None]):
         replacement = self._clean_table[code_point]
         if replacement is not None:
             if not self._cased:
-                replacement = _lower_without_accents(replacement)
+                slow = _needs_neighbours(chr(code_point))
+                replacement = SLOW_WAY if slow else _lower_without_accents(replacement)
             replacement = _spaced_punctuation(replacement)
         self[code_point] = replacement
         return replacement
-
-
-def _neighbour_pattern() -> re.Pattern[str]:
-    """Characters whose lower case or whose place after decomposition depends on their neighbours.
-
-    Lower-casing looks round only at a capital sigma. Decomposition reorders combining characters; most of them are
-    of category Mn and dropped afterwards, the others are found here from the Unicode tables of this Python.
-    """
-    code_points = [0x3A3]
-    for code_point in range(0x300, 0x110000):
-        if 0xAC00 <= code_point <= 0xDFFF or 0x3400 <= code_point <= 0x9FFF:
-            continue
-        for char in unicodedata.normalize("NFD", chr(code_point)):
-            if unicodedata.combining(char) and unicodedata.category(char) != "Mn":
-                code_points.append(code_point)
-                break
-    return re.compile("[" + "".join(re.escape(chr(c)) for c in code_points) + "]")
 
 
 class _PieceCache(dict[str, tuple[int, ...]]):
@@ -191,27 +193,32 @@ class WordPieceTokenizer:
         cased: keep case and accents. Otherwise text is lower-cased and accents are dropped.
     """
 
-    _neighbours: re.Pattern[str] | None = None
-
     def __init__(self, vocabulary: Vocabulary, cased: bool = False):
         self.vocabulary = vocabulary
         self.cased = cased
         self._clean_table = _CleanTable()
         self._word_table = _WordTable(self._clean_table, cased)
         self._pieces = _PieceCache(vocabulary.ids, vocabulary.unk_id)
-        if WordPieceTokenizer._neighbours is None and not cased:
-            WordPieceTokenizer._neighbours = _neighbour_pattern()
 
     def words(self, text: str) -> list[str]:
         """The words that WordPiece sees: cleaned, folded, punctuation apart."""
-        if self.cased or text.isascii() or not self._neighbours.search(text):  # type: ignore[union-attr]
-            return text.translate(self._word_table).split()
-        folded = " ".join(_lower_without_accents(word) for word in text.translate(self._clean_table).split())
-        return _spaced_punctuation(folded).split()
+        translated = text.translate(self._word_table)
+        if SLOW_WAY not in translated:
+            return translated.split()
+        words: list[str] = []
+        for word in text.translate(self._clean_table).split():
+            translated = word.translate(self._word_table)
+            if SLOW_WAY in translated:
+                translated = _spaced_punctuation(_lower_without_accents(word))
+            words += translated.split()
+        return words
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, any length, no special tokens."""
-        return list(chain.from_iterable(map(self._pieces.__getitem__, self.words(text))))
+        token_ids: list[int] = []
+        for pieces in map(self._pieces.__getitem__, self.words(text)):
+            token_ids += pieces
+        return token_ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Tokens of ids joined by blanks, `##` pieces glued to the piece before."""

@@ -1,0 +1,35 @@
+"""Output files that appear under their final name only when they are complete."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from tfbert.errors import DataError
+
+
+def check_output(out: Path, inputs: Iterable[str] = ()) -> None:
+    """Raises DataError where `out` cannot be written, or is one of the inputs."""
+    if out.is_dir():
+        raise DataError(f"--out names a file. Received: {out}, a folder.")
+    if not out.absolute().parent.is_dir():
+        raise DataError(f"--out must lie in an existing folder. Received: {out}; {out.parent} does not exist.")
+    for path in inputs:
+        if out.exists() and out.samefile(path):
+            raise DataError(f"--out must be another file than the input. Received: {out} for both.")
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write; it gets its name when the block ends well, and is removed when it does not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,58 @@
+"""Write what an epoch gave: `log.tsv`, `metrics.jsonl` and TensorBoard."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+COLUMNS = (
+    "epoch",
+    "stage",
+    "loss",
+    "accuracy",
+    "learning_rate",
+    "rows_per_s",
+    "tokens_per_s",
+    "padding_share",
+    "wait_share",
+)
+
+
+class RunLog(keras.callbacks.Callback):
+    """One line an epoch in each file; `log.tsv` is always one table with the same columns.
+
+    Args:
+        folder: the run folder.
+        stage: name of the stage.
+        val_names: names of the validation numbers, in the order of their columns.
+        details: gives what goes into `metrics.jsonl` alone (per-class scores), or None.
+    """
+
+    def __init__(self, folder: Path, stage: str, val_names: list[str], details=None):
+        super().__init__()
+        self._folder, self._stage, self._details = folder, stage, details
+        self._columns = [*COLUMNS, *val_names]
+
+    def on_train_begin(self, logs=None):
+        self._writer = tf.summary.create_file_writer(str(self._folder / "events"))
+        table = self._folder / "log.tsv"
+        if not table.exists():
+            table.write_text("\t".join(self._columns) + "\n", encoding="utf-8")
+
+    def on_epoch_end(self, epoch, logs=None):
+        row: dict[str, Any] = {"epoch": epoch + 1, "stage": self._stage} | logs
+        with (self._folder / "log.tsv").open("a", encoding="utf-8") as file:
+            file.write("\t".join(str(row.get(name, "")) for name in self._columns) + "\n")
+        more = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | (self._details() if self._details else {})
+        with (self._folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row | more, ensure_ascii=False) + "\n")
+        with self._writer.as_default():
+            for name, value in logs.items():
+                tf.summary.scalar(name, value, step=epoch + 1)
+        self._writer.flush()
+
+    def on_train_end(self, logs=None):
+        self._writer.close()

@@ -1,0 +1,48 @@
+"""Show how training goes: rows and tokens a second, loss, learning rate, padding, waiting for data."""
+
+import time
+
+import keras
+
+from tfbert.progress import Progress, logger
+from tfbert.trainer import Trainer
+
+
+class StepProgress(keras.callbacks.Callback):
+    """A progress bar an epoch, and a line with the epoch's numbers behind it.
+
+    Adds `rows_per_s`, `tokens_per_s`, `padding_share` and `wait_share` to the logs of an epoch.
+
+    Args:
+        trainer: whose totals are shown.
+        steps: epoch number -> steps of the epoch.
+        num_epochs: in all.
+    """
+
+    def __init__(self, trainer: Trainer, steps: dict[int, int], num_epochs: int):
+        super().__init__()
+        self.trainer, self.steps, self.num_epochs = trainer, steps, num_epochs
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._bar = Progress(self.steps[epoch], " steps", f"epoch {epoch + 1}/{self.num_epochs}")
+        self._start, self._wait = time.perf_counter(), self.trainer.wait_s
+        self._elapsed = 0.0
+
+    def on_train_batch_end(self, batch, logs=None):
+        totals = self.trainer.totals
+        self._elapsed = max(time.perf_counter() - self._start, 1e-9)
+        note = (
+            f"loss {logs['loss']:.4f}, acc {logs['accuracy']:.4f}, lr {self.trainer.current_rate:.2e}, "
+            f"{totals.rows / self._elapsed:.0f} rows/s, padding {totals.padding_share:.1%}"
+        )
+        self._bar.update(1, note)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self._bar.__exit__(None, None, None)
+        totals, elapsed = self.trainer.totals, max(self._elapsed, 1e-9)
+        logs["rows_per_s"] = totals.rows / elapsed
+        logs["tokens_per_s"] = totals.tokens / elapsed
+        logs["padding_share"] = totals.padding_share
+        logs["wait_share"] = (self.trainer.wait_s - self._wait) / elapsed
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in logs.items() if isinstance(value, float))
+        logger.info("epoch %d/%d: %d steps, %s", epoch + 1, self.num_epochs, totals.steps, shown)

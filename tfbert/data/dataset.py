@@ -1,0 +1,75 @@
+"""A data-set folder, or a bare JSON-lines file, as training takes it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfbert.data.manifest import NAME as MANIFEST
+from tfbert.data.manifest import Manifest
+from tfbert.data.store import RowStore
+from tfbert.errors import DataError
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Parts of a data set and what is known about it.
+
+    Attributes:
+        path: folder or file.
+        parts: data files by name: train, val, test.
+        manifest: None for files that were not made by `preprocess encode`.
+    """
+
+    path: Path
+    parts: dict[str, Path]
+    manifest: Manifest | None
+
+    @classmethod
+    def open(cls, path: Path | str) -> "DataSet":
+        """Opens a folder with a manifest, a folder with train.jsonl, or a JSON-lines file (a train part alone).
+
+        Raises:
+            DataError: there is no data set, or a file of it is missing.
+        """
+        path = Path(path)
+        if path.is_file():
+            return cls(path, {"train": path}, None)
+        files = {name: path / f"{name}.jsonl" for name in ("train", "val", "test")}
+        if (path / MANIFEST).is_file():
+            manifest = Manifest.load(path / MANIFEST)
+            parts = {name: files[name] for name in manifest.parts}
+            for name, file in parts.items():
+                if not file.is_file() or file.stat().st_size != manifest.parts[name].bytes:
+                    raise DataError(f"{file}: the file is not the one of the manifest. Encode the data again.")
+            return cls(path, parts, manifest)
+        parts = {name: file for name, file in files.items() if file.is_file()}
+        if "train" not in parts:
+            raise DataError(
+                f"--data names a folder made by `preprocess encode`, or a JSON-lines file. Received: {path}."
+            )
+        return cls(path, parts, None)
+
+    @property
+    def vocab(self) -> Path | None:
+        return self.path / "vocab.txt" if self.manifest is not None else None
+
+    @property
+    def task(self) -> str | None:
+        return self.manifest.task if self.manifest else "classify"
+
+    def store(self, part: str) -> RowStore:
+        """The rows of a part.
+
+        Raises:
+            DataError: there is no such part.
+        """
+        if part not in self.parts:
+            raise DataError(f"{self.path}: there is no part {part!r}. Received: parts {', '.join(self.parts)}.")
+        return RowStore(self.parts[part])
+
+    def label_names(self, train: RowStore) -> list[str]:
+        """Names in id order; for a bare file the class ids that its index has, up to the largest."""
+        if self.manifest is not None:
+            return self.manifest.label_names
+        return [str(i) for i in range(int(np.max(train.labels, initial=-1)) + 1)]

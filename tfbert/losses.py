@@ -1,0 +1,177 @@
+"""Losses on float32 logits, with `keras.ops` alone.
+
+Row losses give one number a row; the trainer weighs and averages them over the global batch. DMI is a function of the
+whole batch. Labels are class ids (B,) or one-hot (B, C), of any numeric dtype.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from tfbert.errors import ConfigError
+
+LOSSES = ("ce", "focal", "dmi")
+DMI_REGULARISER = 1e-3  # singular values of the joint matrix below this / num_classes count as this
+
+
+def one_hot(labels, num_classes):
+    """Class ids (B,) or one-hot (B, C) of any numeric dtype -> float32 (B, C)."""
+    labels = ops.convert_to_tensor(labels)
+    if len(labels.shape) == 2:
+        if labels.shape[-1] != num_classes:
+            raise ValueError(f"One-hot labels must be {num_classes} wide. Received: shape {tuple(labels.shape)}.")
+        return ops.cast(labels, "float32")
+    return ops.one_hot(ops.cast(labels, "int32"), num_classes, dtype="float32")
+
+
+def _smooth(targets, label_smoothing, num_classes):
+    if not label_smoothing:
+        return targets
+    return targets * (1.0 - label_smoothing) + label_smoothing / num_classes
+
+
+def cross_entropy(labels, logits, label_smoothing=0.0):
+    """Softmax cross entropy of every row, nats, float32 (B,)."""
+    logits = ops.cast(logits, "float32")
+    num_classes = logits.shape[-1]
+    targets = _smooth(one_hot(labels, num_classes), label_smoothing, num_classes)
+    return -ops.sum(targets * ops.log_softmax(logits, axis=-1), axis=-1)
+
+
+def focal(labels, logits, gamma=2.0, alpha: float | Sequence[float] = 0.25, label_smoothing=0.0):
+    """Focal loss of every row: -alpha (1 - p)^gamma log p, summed over the classes as Keras does, float32 (B,).
+
+    With gamma 0 and alpha 1 it is the cross entropy. Some recipes average over the classes instead: that is this
+    loss divided by the number of classes.
+
+    Args:
+        labels: class ids (B,) or one-hot (B, C).
+        logits: (B, C).
+        gamma: how much easy rows are played down, >= 0.
+        alpha: one factor, or one a class.
+        label_smoothing: share of the target spread over all classes.
+
+    Raises:
+        ValueError: `alpha` is not one number or one a class.
+
+    Source: Lin et al. 2017, arXiv 1708.02002; `keras.losses.CategoricalFocalCrossentropy`.
+    """
+    logits = ops.cast(logits, "float32")
+    num_classes = logits.shape[-1]
+    factors = np.asarray(alpha, np.float32)
+    if factors.shape not in ((), (num_classes,)):
+        raise ValueError(f"alpha is one number or one a class ({num_classes}). Received: shape {factors.shape}.")
+    targets = _smooth(one_hot(labels, num_classes), label_smoothing, num_classes)
+    log_p = ops.log_softmax(logits, axis=-1)
+    # away from 0, where the derivative of x^gamma is infinite for gamma < 1
+    easiness = ops.maximum(-ops.expm1(log_p), keras.config.epsilon())
+    return -ops.sum(factors * targets * ops.power(easiness, gamma) * log_p, axis=-1)
+
+
+def binary_cross_entropy(labels, logits, label_smoothing=0.0):
+    """Sigmoid cross entropy, mean over the labels of a row: multi-hot (B, C), (B, C) -> float32 (B,)."""
+    logits = ops.cast(logits, "float32")
+    targets = _smooth(ops.cast(labels, "float32"), label_smoothing, 2)
+    return ops.mean(ops.softplus(logits) - targets * logits, axis=-1)
+
+
+def squared_error(labels, logits):
+    """Squared error of a regression: (B,), (B, 1) -> float32 (B,)."""
+    return ops.square(ops.cast(logits, "float32")[:, 0] - ops.cast(labels, "float32"))
+
+
+def joint_matrix(labels, logits, weights=None):
+    """Sum over rows of weight x one-hot x probabilities: float32 (C, C), label by row, prediction by column."""
+    logits = ops.cast(logits, "float32")
+    targets = one_hot(labels, logits.shape[-1])
+    if weights is not None:
+        targets = targets * ops.cast(weights, "float32")[:, None]
+    return ops.matmul(ops.transpose(targets), ops.softmax(logits, axis=-1))
+
+
+def dmi_of_joint(joint, num_rows):
+    """-log |det(joint / num_rows)|, regularised.
+
+    A singular value s counts as sqrt(s^2 + e^2) with e = 1e-3 / C (a perfect classifier has s = 1 / C), so loss and
+    gradient stay finite when the matrix is singular: a class missing from the batch adds a constant. The value does
+    not depend on the number of rows, and may be negative or positive.
+    """
+    num_classes = joint.shape[-1]
+    matrix = joint / num_rows
+    epsilon = DMI_REGULARISER / num_classes
+    gram = ops.matmul(ops.transpose(matrix), matrix) + epsilon**2 * ops.eye(num_classes)
+    _, log_determinant = ops.slogdet(gram * num_classes**2)  # scaled so that float32 keeps its range
+    return -0.5 * log_determinant + num_classes * float(np.log(num_classes))
+
+
+def dmi_loss(labels, logits, weights=None, all_sum: Callable[[Any], Any] | None = None):
+    """Determinant-based mutual information: robust to noisy labels. Start from a model trained with cross entropy.
+
+    Args:
+        labels: class ids (B,) or one-hot (B, C), any numeric dtype.
+        logits: (B, C), any float dtype; computed in float32.
+        weights: of the rows, (B,), or None.
+        all_sum: sums a tensor over the replicas. The joint matrix is then that of the global batch, while its
+            gradient is this replica's share: sum the gradients over the replicas.
+
+    Returns:
+        Scalar, nats; may be negative. The same on every replica.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Source: Xu et al. 2019, arXiv 1909.03388, eq. 7, with the joint matrix divided by the number of rows.
+    """
+    logits = ops.convert_to_tensor(logits)
+    joint = joint_matrix(labels, logits, weights)
+    num_rows = ops.sum(joint)
+    if all_sum is not None:
+        joint = joint + ops.stop_gradient(all_sum(joint) - joint)
+        num_rows = all_sum(num_rows)
+    return dmi_of_joint(joint, ops.stop_gradient(ops.maximum(num_rows, 1e-9)))
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A chosen loss: `rows(labels, logits) -> (B,)`, or None where the loss needs the whole batch (DMI)."""
+
+    name: str
+    rows: Callable[[Any, Any], Any] | None
+
+
+def make_loss(
+    name: str,
+    task: str = "classify",
+    *,
+    focal_gamma: float = 2.0,
+    focal_alpha: float | Sequence[float] = 0.25,
+    label_smoothing: float = 0.0,
+) -> Loss:
+    """The loss of a task by name.
+
+    Raises:
+        ConfigError: the name is unknown, or does not go with the task or the smoothing.
+    """
+    if name not in LOSSES:
+        raise ConfigError(f"A loss is one of {', '.join(LOSSES)}. Received: {name!r}.")
+    if not 0 <= label_smoothing < 1:
+        raise ConfigError(f"label_smoothing must be in [0, 1). Received: {label_smoothing}.")
+    if task != "classify" and name != "ce":
+        raise ConfigError(f"The task {task} has one loss, ce (its cross entropy or squared error). Received: {name!r}.")
+    if label_smoothing and (task == "regression" or name == "dmi"):
+        raise ConfigError(f"label_smoothing needs a cross entropy. Received: {label_smoothing} with {name}, {task}.")
+    if name == "focal" and focal_gamma < 0:
+        raise ConfigError(f"focal_gamma must be >= 0. Received: {focal_gamma}.")
+    if task == "regression":
+        return Loss("squared error", squared_error)
+    if task == "multilabel":
+        return Loss(name, lambda labels, logits: binary_cross_entropy(labels, logits, label_smoothing))
+    if name == "ce":
+        return Loss(name, lambda labels, logits: cross_entropy(labels, logits, label_smoothing))
+    if name == "focal":
+        return Loss(name, lambda labels, logits: focal(labels, logits, focal_gamma, focal_alpha, label_smoothing))
+    return Loss(name, None)

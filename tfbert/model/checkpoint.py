@@ -1,0 +1,291 @@
+"""Weights into an encoder: Google checkpoints, Hugging Face folders, run folders, or random from a bare config.
+
+Loading is all or nothing: names and shapes are compared first, and a partial match is refused with the first missing
+tensors named.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tfbert.errors import CheckpointError, ConfigError
+from tfbert.model.config import BertConfig
+from tfbert.model.encoder import BertEncoder
+
+RUN_WEIGHTS = "best.weights.h5"
+
+
+@dataclass(frozen=True)
+class Init:
+    """Where an encoder starts from.
+
+    Attributes:
+        kind: google, huggingface, run or config.
+        path: checkpoint prefix, safetensors file, weight file or config file.
+        config: sizes of the encoder.
+        vocab: the vocab.txt beside it, if there is one.
+    """
+
+    kind: str
+    path: Path
+    config: BertConfig
+    vocab: Path | None
+
+
+def find_init(path: Path | str, vocab_size: int | None = None) -> Init:
+    """Tells what `--init` names.
+
+    Args:
+        path: a folder with a Google checkpoint, a Hugging Face folder, a run folder, a checkpoint prefix (also its
+            .index file), or a bare config file for random weights.
+        vocab_size: for a bare config without one.
+
+    Raises:
+        CheckpointError: nothing of these is there.
+    """
+    path = Path(path)
+    if path.suffix == ".json" and path.is_file():
+        return Init("config", path, BertConfig.load(path, vocab_size), None)
+    folder = path if path.is_dir() else path.parent
+    vocab = folder / "vocab.txt" if (folder / "vocab.txt").is_file() else None
+    bert_config = folder / "bert_config.json"
+    if path.is_dir():
+        if (path / RUN_WEIGHTS).is_file() and bert_config.is_file():
+            return Init("run", path / RUN_WEIGHTS, BertConfig.load(bert_config), vocab)
+        if (path / "model.safetensors").is_file():
+            config = _first_file([path / "config.json", bert_config], path)
+            return Init("huggingface", path / "model.safetensors", BertConfig.load(config), vocab)
+        prefixes = sorted(p.with_suffix("") for p in path.glob("*.index"))
+        if len(prefixes) > 1:
+            prefixes = [p for p in prefixes if p.name == "bert_model.ckpt"] or prefixes
+        if prefixes:
+            return _google(prefixes[0], bert_config, vocab)
+    elif path.parent.is_dir():
+        prefix = path.with_suffix("") if path.suffix == ".index" or ".data-" in path.name else path
+        if prefix.with_name(prefix.name + ".index").is_file():
+            return _google(prefix, bert_config, vocab)
+    raise CheckpointError(
+        "--init takes a folder with a Google checkpoint (bert_config.json, bert_model.ckpt.*), a Hugging Face folder "
+        f"(config.json, model.safetensors), a run folder, or a config .json for random weights. Received: {path}, which "
+        f"is none of these{'' if path.exists() else ' (it does not exist)'}."
+    )
+
+
+def _google(prefix: Path, bert_config: Path, vocab: Path | None) -> Init:
+    config = _first_file([bert_config, prefix.parent / "config.json"], prefix.parent)
+    if not list(prefix.parent.glob(prefix.name + ".data-*")):
+        raise CheckpointError(f"{prefix}.index: a checkpoint needs its .data file. Received: none beside the index.")
+    return Init("google", prefix, BertConfig.load(config), vocab)
+
+
+def _first_file(candidates: Sequence[Path], folder: Path) -> Path:
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    names = " or ".join(c.name for c in candidates)
+    raise CheckpointError(f"{folder}: a checkpoint needs its config. Received: no {names}.")
+
+
+def check_vocabulary(config: BertConfig, num_tokens: int, source: str) -> str | None:
+    """Refuses ids that the model has no row for; tells where the model has rows to spare.
+
+    Raises:
+        ConfigError: the vocabulary is larger than the model's.
+    """
+    if num_tokens > config.vocab_size:
+        raise ConfigError(
+            f"Token ids must be below the model's vocab_size. Received: a vocabulary of {num_tokens} tokens ({source}), "
+            f"vocab_size {config.vocab_size}. Use the vocab.txt that belongs to the checkpoint."
+        )
+    if num_tokens < config.vocab_size:
+        return f"the vocabulary has {num_tokens} tokens, the model {config.vocab_size}: the rest stays unused"
+    return None
+
+
+def load_encoder(encoder: BertEncoder, init: Init) -> int:
+    """Fills an encoder; returns the number of tensors loaded (0 for a bare config).
+
+    Raises:
+        CheckpointError: the file is damaged, or does not hold every tensor in the right shape.
+    """
+    if init.kind == "config":
+        return 0
+    if init.kind == "google":
+        return _load_google(encoder, init.path)
+    if init.kind == "huggingface":
+        return _load_huggingface(encoder, init.path)
+    return _load_run(encoder, init.path)
+
+
+def _layer_names(config: BertConfig, names: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Expands `{i}` (from 0) and `{n}` (from 1) over the layers of the encoder: our layer -> names of its tensors."""
+    expanded = {}
+    for layer, tensors in names.items():
+        numbers = range(config.num_hidden_layers) if "{n}" in layer else range(1)
+        for i in numbers:
+            expanded[layer.format(n=i + 1)] = [tensor.format(i=i) for tensor in tensors]
+    return expanded
+
+
+def _dense(prefix: str, *, kernel: str) -> list[str]:
+    return [f"{prefix}/{kernel}", f"{prefix}/bias"]
+
+
+_GOOGLE_BODY = {
+    "Embedding-Token": ["bert/embeddings/word_embeddings"],
+    "Embedding-Segment": ["bert/embeddings/token_type_embeddings"],
+    "Embedding-Position": ["bert/embeddings/position_embeddings"],
+    "Embedding-Norm": ["bert/embeddings/LayerNorm/gamma", "bert/embeddings/LayerNorm/beta"],
+    "Encoder-{n}-MultiHeadSelfAttention": [
+        f"bert/encoder/layer_{{i}}/attention/{dense}/{part}"
+        for dense in ("self/query", "self/key", "self/value", "output/dense")
+        for part in ("kernel", "bias")
+    ],
+    "Encoder-{n}-MultiHeadSelfAttention-Norm": [
+        f"bert/encoder/layer_{{i}}/attention/output/LayerNorm/{part}" for part in ("gamma", "beta")
+    ],
+    "Encoder-{n}-FeedForward": [
+        f"bert/encoder/layer_{{i}}/{dense}/dense/{part}"
+        for dense in ("intermediate", "output")
+        for part in ("kernel", "bias")
+    ],
+    "Encoder-{n}-FeedForward-Norm": [f"bert/encoder/layer_{{i}}/output/LayerNorm/{part}" for part in ("gamma", "beta")],
+}
+_POOLER = "NSP-Dense"
+_GOOGLE_POOLER = {_POOLER: _dense("bert/pooler/dense", kernel="kernel")}
+
+
+def _load_google(encoder: BertEncoder, prefix: Path) -> int:
+    """By keras-bert's loader, after every name and shape was checked."""
+    import tensorflow as tf
+
+    try:
+        found = dict(tf.train.list_variables(str(prefix)))
+        names = _layer_names(encoder.config, _GOOGLE_BODY)
+        pooler = _GOOGLE_POOLER if encoder.has_pooler else {}
+        count = _compare(encoder, names | pooler, lambda name: found.get(name), str(prefix))
+        from keras_bert.loader import load_model_weights_from_checkpoint
+
+        load_model_weights_from_checkpoint(encoder, encoder.config.to_dict(), str(prefix))
+        for layer, tensors in pooler.items():  # keras-bert loads the pooler only together with the MLM head
+            encoder.get_layer(layer).set_weights([tf.train.load_variable(str(prefix), name) for name in tensors])
+    except (tf.errors.OpError, ValueError, OSError) as error:
+        raise CheckpointError(f"{prefix}: the checkpoint cannot be read. Received: {_one_line(error)}.") from error
+    return count
+
+
+_HF_BODY = {
+    "Embedding-Token": ["embeddings.word_embeddings.weight"],
+    "Embedding-Segment": ["embeddings.token_type_embeddings.weight"],
+    "Embedding-Position": ["embeddings.position_embeddings.weight"],
+    "Embedding-Norm": ["embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias"],
+    "Encoder-{n}-MultiHeadSelfAttention": [
+        f"encoder.layer.{{i}}.attention.{dense}.{part}"
+        for dense in ("self.query", "self.key", "self.value", "output.dense")
+        for part in ("weight", "bias")
+    ],
+    "Encoder-{n}-MultiHeadSelfAttention-Norm": [
+        f"encoder.layer.{{i}}.attention.output.LayerNorm.{part}" for part in ("weight", "bias")
+    ],
+    "Encoder-{n}-FeedForward": [
+        f"encoder.layer.{{i}}.{dense}.dense.{part}"
+        for dense in ("intermediate", "output")
+        for part in ("weight", "bias")
+    ],
+    "Encoder-{n}-FeedForward-Norm": [f"encoder.layer.{{i}}.output.LayerNorm.{part}" for part in ("weight", "bias")],
+}
+_HF_POOLER = {_POOLER: ["pooler.dense.weight", "pooler.dense.bias"]}
+
+
+def _load_huggingface(encoder: BertEncoder, path: Path) -> int:
+    """Kernels are stored (out, in) there; names may begin with `bert.` and norms may be called gamma and beta."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        stored = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: the file cannot be read. Received: {_one_line(error)}.") from error
+    tensors = {}
+    for name, value in stored.items():
+        name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
+        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
+        is_kernel = name.endswith(".weight") and value.ndim == 2 and "embeddings" not in name
+        tensors[name] = value.T if is_kernel else value
+    names = _layer_names(encoder.config, _HF_BODY) | (_HF_POOLER if encoder.has_pooler else {})
+    count = _compare(encoder, names, lambda name: tensors[name].shape if name in tensors else None, str(path))
+    for layer, wanted in names.items():
+        encoder.get_layer(layer).set_weights([tensors[name].astype(np.float32) for name in wanted])
+    return count
+
+
+def _compare(
+    encoder: BertEncoder,
+    names: Mapping[str, Sequence[str]],
+    shape_of: Callable[[str], Sequence[int] | None],
+    source: str,
+) -> int:
+    """Refuses a checkpoint that lacks a tensor of the encoder or has it in another shape; returns their number."""
+    wrong = []
+    expected = 0
+    for layer, tensors in names.items():
+        for weight, name in zip(encoder.get_layer(layer).weights, tensors, strict=True):
+            expected += 1
+            shape = shape_of(name)
+            if shape is None:
+                wrong.append(f"{name} is missing")
+            elif tuple(shape) != tuple(weight.shape):
+                wrong.append(f"{name} is {tuple(shape)}, wanted {tuple(weight.shape)}")
+    if wrong:
+        raise CheckpointError(
+            f"{source}: a checkpoint must hold all {expected} tensors of the encoder. Received: {len(wrong)} that do not "
+            f"fit: {'; '.join(wrong[:3])}. Does the config belong to it?"
+        )
+    return expected
+
+
+def _load_run(encoder: BertEncoder, path: Path) -> int:
+    """The encoder out of a run's classifier."""
+    from tfbert.model.heads import Classifier
+
+    description = json.loads((path.parent / "model.json").read_text(encoding="utf-8"))
+    source = Classifier(encoder.config, **description)
+    load_weights(source, path)
+    if encoder.has_pooler and not source.encoder.has_pooler:
+        raise CheckpointError(
+            f"{path}: the head cls starts from a model with a pooler. Received: a run with the head "
+            f"{description['head']}. Use the head pool or mean."
+        )
+    for layer in encoder.layers:
+        layer.set_weights(source.encoder.get_layer(layer.name).get_weights())
+    return len(encoder.weights)
+
+
+def load_weights(model, path: Path) -> None:
+    """Reads a `.weights.h5` file into a model of the same shape.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or of another model.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there are no weights. Received: no such file.")
+    try:
+        model.load_weights(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path}: the weights are damaged or of another model. Received: {_one_line(error)}."
+        ) from error
+
+
+def save_weights(model, path: Path) -> None:
+    """Writes a `.weights.h5` file whole or not at all."""
+    temporary = path.with_name("saving-" + path.name)
+    model.save_weights(temporary)
+    temporary.replace(path)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,94 @@
+"""The shape of a BERT encoder, with the field names of `bert_config.json`."""
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from tfbert.errors import ConfigError
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "relu", "silu", "tanh")
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """Sizes and rates of an encoder.
+
+    Attributes:
+        vocab_size: rows of the token embedding.
+        hidden_size: width H.
+        num_hidden_layers: Transformer layers.
+        num_attention_heads: heads a layer; divides `hidden_size`.
+        intermediate_size: width of the feed-forward layer.
+        hidden_act: gelu (by the error function), gelu_new or gelu_tanh (by tanh), relu, silu, tanh.
+        hidden_dropout_prob: dropout after embeddings and dense layers.
+        attention_probs_dropout_prob: dropout on attention probabilities.
+        max_position_embeddings: longest row in tokens.
+        type_vocab_size: number of segments.
+        initializer_range: standard deviation of the truncated normal that new weights are drawn from.
+        layer_norm_eps: added to the variance.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" or field.type is int:
+                if not isinstance(value, int) or value < (0 if field.name == "num_hidden_layers" else 1):
+                    raise ConfigError(f"{field.name} must be a positive whole number. Received: {value!r}.")
+        if self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                "num_attention_heads must divide hidden_size. "
+                f"Received: {self.num_attention_heads} heads, hidden_size {self.hidden_size}."
+            )
+        if self.hidden_act not in ACTIVATIONS:
+            raise ConfigError(f"hidden_act is one of {', '.join(ACTIVATIONS)}. Received: {self.hidden_act!r}.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be in [0, 1). Received: {getattr(self, name)}.")
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], source: str = "config") -> "BertConfig":
+        """Takes the fields it knows of a `bert_config.json` or `config.json`."""
+        known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        if "vocab_size" not in known:
+            raise ConfigError(f"{source}: a BERT config needs vocab_size. Received: {sorted(values)}.")
+        return cls(**known)
+
+    @classmethod
+    def load(cls, path: Path | str, vocab_size: int | None = None) -> "BertConfig":
+        """Reads a JSON file; `vocab_size` fills in where the file has none (a config to train from scratch)."""
+        path = Path(path)
+        try:
+            values = json.loads(path.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: a BERT config is a JSON file. Received: {error}.") from error
+        if not isinstance(values, dict):
+            raise ConfigError(f"{path}: a BERT config is a JSON object. Received: {type(values).__name__}.")
+        if vocab_size is not None:
+            values.setdefault("vocab_size", vocab_size)
+        return cls.from_dict(values, str(path))
+
+    def without_dropout(self) -> "BertConfig":
+        return replace(self, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def dump(self) -> str:
+        return json.dumps(self.to_dict(), indent=2) + "\n"

@@ -1,0 +1,125 @@
+"""The BERT encoder: post-LN Transformer with keras-bert's layer names, so Google checkpoints load by name."""
+
+import keras
+from keras import ops
+
+from tfbert.model.config import BertConfig
+from tfbert.model.layers import (
+    Dense,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    SelfAttention,
+    layer_seed,
+    package,
+    stateless_dropout,
+)
+
+INPUTS = ("token_ids", "segment_ids", "padding_mask")
+
+
+@keras.saving.register_keras_serializable(package)
+class BertEncoder(keras.Model):
+    """Token ids to one vector a token.
+
+    Its variables exist from the start, under any strategy whose scope it is made in.
+
+    Args:
+        config: sizes.
+        pooler: also make the layer behind [CLS] (`NSP-Dense` in keras-bert, `pooler` elsewhere).
+        dtype: a Keras dtype or policy, such as `mixed_bfloat16`; None is the global policy.
+    """
+
+    def __init__(self, config, pooler=False, dtype=None, name="encoder", **kwargs):
+        super().__init__(name=name, dtype=dtype, **kwargs)
+        if isinstance(config, dict):
+            config = BertConfig.from_dict(config)
+        self.config, self.has_pooler = config, pooler
+        width, stddev = config.hidden_size, config.initializer_range
+        common = {"dtype": self.dtype_policy}
+
+        def embedding(rows, name):
+            return Embedding(rows, width, stddev, name=f"Embedding-{name}", **common)
+
+        def norm(name):
+            return LayerNorm(width, config.layer_norm_eps, name=name, **common)
+
+        self.token = embedding(config.vocab_size, "Token")
+        self.segment = embedding(config.type_vocab_size, "Segment")
+        self.position = embedding(config.max_position_embeddings, "Position")
+        self.embedding_norm = norm("Embedding-Norm")
+        self.attentions, self.attention_norms, self.feed_forwards, self.feed_forward_norms = [], [], [], []
+        for i in range(1, config.num_hidden_layers + 1):
+            prefix = f"Encoder-{i}"
+            attention = SelfAttention(
+                width,
+                config.num_attention_heads,
+                config.attention_probs_dropout_prob,
+                stddev,
+                name=f"{prefix}-MultiHeadSelfAttention",
+                **common,
+            )
+            self.attentions.append(attention)
+            self.attention_norms.append(norm(f"{prefix}-MultiHeadSelfAttention-Norm"))
+            self.feed_forwards.append(
+                FeedForward(
+                    width, config.intermediate_size, config.hidden_act, stddev, name=f"{prefix}-FeedForward", **common
+                )
+            )
+            self.feed_forward_norms.append(norm(f"{prefix}-FeedForward-Norm"))
+        if pooler:
+            self.pooler = Dense(width, width, "tanh", stddev, name="NSP-Dense", **common)
+        self.built = True
+
+    def build(self, input_shape=None):
+        """Nothing to do: the layers made their weights when they were made."""
+
+    def call(self, inputs, training=False, seed=None):
+        """Encodes padded rows.
+
+        Args:
+            inputs: `token_ids`, `segment_ids`, `padding_mask` (1 on tokens, 0 on padding), int32 (B, L).
+            training: dropout on.
+            seed: int tensor (2,); decides the dropout masks. None draws one from Keras' global generator.
+
+        Returns:
+            (B, L, H) in the compute dtype.
+        """
+        token_ids, mask = inputs["token_ids"], inputs["padding_mask"]
+        length = ops.shape(token_ids)[1]
+        rate = self.config.hidden_dropout_prob
+        drops = _Dropouts(seed) if training else None
+        x = self.token(token_ids) + self.segment(inputs["segment_ids"]) + self.position.first(length)
+        x = self.embedding_norm(ops.reshape(x, (-1, self.config.hidden_size)))
+        if drops:
+            x = stateless_dropout(x, rate, drops.next())
+        blocked = -1e9 if self.compute_dtype != "float16" else -3e4
+        bias = ops.cast(1 - ops.cast(mask, "int32"), self.compute_dtype)[:, None, None, :] * blocked
+        for attention, norm, feed_forward, norm_2 in zip(
+            self.attentions, self.attention_norms, self.feed_forwards, self.feed_forward_norms, strict=True
+        ):
+            y = attention(x, bias, length=length, seed=drops.next() if drops else None)
+            x = norm(x + (stateless_dropout(y, rate, drops.next()) if drops else y))
+            y = feed_forward(x)
+            x = norm_2(x + (stateless_dropout(y, rate, drops.next()) if drops else y))
+        return ops.reshape(x, (-1, length, self.config.hidden_size))
+
+    def get_config(self):
+        config = {"config": self.config.to_dict(), "pooler": self.has_pooler}
+        return config | {"name": self.name, "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config | {"dtype": keras.saving.deserialize_keras_object(config["dtype"])})
+
+
+class _Dropouts:
+    """The seeds of a forward pass's dropouts, one after the other."""
+
+    def __init__(self, seed):
+        self._seed = keras.random.SeedGenerator().next() if seed is None else seed
+        self._number = 0
+
+    def next(self):
+        self._number += 1
+        return layer_seed(self._seed, self._number)

@@ -1,0 +1,179 @@
+"""Optimizers that update each replica's copy with TensorFlow's fused kernels, and learning rates as plain functions.
+
+The trainer hands over gradients that are already summed over the replicas, equal on each. So every replica updates
+its own copy of a variable, clipping sees the global gradient, and the decision to skip a step that overflowed is the
+same everywhere.
+"""
+
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tfbert.errors import ConfigError
+from tfbert.progress import logger
+
+OPTIMIZERS = ("adamw", "sgd")
+SCHEDULES = ("linear", "constant")
+_INITIAL_LOSS_SCALE = 2.0**15
+_GROW_AFTER = 2000  # steps without overflow before the loss scale doubles
+
+Schedule = Callable[[int], float]
+
+
+def schedule(name: str, learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
+    """Learning rate of a step, counted from 0.
+
+    `linear` rises to `learning_rate` in `warmup_steps` steps and falls to 0 behind the last one; `constant` stays after
+    the rise. The first and the last step have a rate above 0.
+
+    Raises:
+        ConfigError: the name is unknown or a number is out of range.
+    """
+    if name not in SCHEDULES:
+        raise ConfigError(f"A schedule is one of {', '.join(SCHEDULES)}. Received: {name!r}.")
+    if warmup_steps < 0 or learning_rate <= 0:
+        raise ConfigError(
+            f"warmup_steps must be >= 0 and learning_rate > 0. Received: {warmup_steps} and {learning_rate}."
+        )
+    falling = max(1, total_steps - warmup_steps)
+
+    def rate(step: int) -> float:
+        if step < warmup_steps:
+            return learning_rate * (step + 1) / warmup_steps
+        if name == "constant":
+            return learning_rate
+        return learning_rate * max(0.0, (total_steps - step) / falling)
+
+    return rate
+
+
+def decays(variable) -> bool:
+    """Weight decay touches matrices (kernels, embeddings), not biases and norms."""
+    return len(variable.shape) >= 2
+
+
+class Optimizer(tf.Module):
+    """Base: clipping, decoupled weight decay, loss scaling; `_update` is the rule.
+
+    Make it inside the strategy's scope. `apply` is called in replica context.
+
+    Args:
+        variables: Keras variables to train.
+        weight_decay: share of a matrix subtracted each step, times the learning rate.
+        clip_norm: largest norm of the whole gradient, or None.
+        loss_scaling: scale the loss for float16, skip steps whose gradient is not finite.
+    """
+
+    def __init__(
+        self, variables: Sequence, weight_decay: float = 0.0, clip_norm: float | None = None, loss_scaling: bool = False
+    ):
+        super().__init__()
+        self.trained = [v.value if hasattr(v, "value") and not isinstance(v, tf.Variable) else v for v in variables]
+        self.weight_decay, self.clip_norm, self.loss_scaling = weight_decay, clip_norm, loss_scaling
+        self.iterations = _replicated(tf.zeros((), tf.int64), "iterations")
+        if loss_scaling:
+            self.loss_scale = _replicated(tf.constant(_INITIAL_LOSS_SCALE), "loss_scale")
+            self.good_steps = _replicated(tf.zeros((), tf.int64), "good_steps")
+        self._decays = [decays(v) and weight_decay > 0 for v in self.trained]
+        logger.info(
+            "optimizer: %d variables, weight decay %g on %d of them", len(self.trained), weight_decay, sum(self._decays)
+        )
+
+    def scale_loss(self, loss):
+        return loss * self.loss_scale if self.loss_scaling else loss
+
+    def apply(self, gradients, learning_rate):
+        """Updates the variables from summed gradients.
+
+        Args:
+            gradients: dense, in the order of the variables, of the scaled loss.
+            learning_rate: float32 scalar.
+
+        Returns:
+            Norm of the gradient before clipping, float32 scalar; not finite where the step was skipped.
+        """
+        if self.loss_scaling:
+            gradients = [g / self.loss_scale for g in gradients]
+        norm = tf.linalg.global_norm(gradients)
+        if self.clip_norm is not None:
+            factor = tf.minimum(1.0, self.clip_norm / tf.maximum(norm, 1e-12))
+            gradients = [g * factor for g in gradients]
+
+        def update():
+            step = tf.cast(self.iterations, tf.float32) + 1.0
+            for i, (variable, gradient) in enumerate(zip(self.trained, gradients, strict=True)):
+                if self._decays[i]:
+                    _subtract(variable, learning_rate * self.weight_decay * variable)
+                self._update(i, variable, gradient, learning_rate, step)
+            tf.raw_ops.AssignAddVariableOp(resource=self.iterations.handle, value=tf.ones((), tf.int64))
+            return tf.constant(True)
+
+        if not self.loss_scaling:
+            update()
+            return norm
+        finite = tf.math.is_finite(norm)
+        tf.cond(finite, update, lambda: tf.constant(False))
+        good = tf.where(finite, self.good_steps + 1, tf.zeros((), tf.int64))
+        grow = good >= _GROW_AFTER
+        scale = tf.where(finite, tf.where(grow, self.loss_scale * 2.0, self.loss_scale), self.loss_scale / 2.0)
+        _assign(self.loss_scale, tf.clip_by_value(scale, 1.0, 2.0**24))
+        _assign(self.good_steps, tf.where(grow, tf.zeros((), tf.int64), good))
+        return norm
+
+    def _update(self, index, variable, gradient, learning_rate, step):
+        raise NotImplementedError
+
+
+class AdamW(Optimizer):
+    """Adam with bias correction and decoupled weight decay (Loshchilov & Hutter 2019, arXiv 1711.05101)."""
+
+    def __init__(self, variables, beta_1=0.9, beta_2=0.999, epsilon=1e-6, **kwargs):
+        super().__init__(variables, **kwargs)
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.first_moments = [_replicated(tf.zeros(v.shape), "m") for v in self.trained]
+        self.second_moments = [_replicated(tf.zeros(v.shape), "v") for v in self.trained]
+
+    def _update(self, index, variable, gradient, learning_rate, step):
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self.first_moments[index].handle,
+            v=self.second_moments[index].handle,
+            beta1_power=tf.pow(self.beta_1, step),
+            beta2_power=tf.pow(self.beta_2, step),
+            lr=learning_rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon,
+            grad=gradient,
+        )
+
+
+class SGD(Optimizer):
+    """Plain gradient descent."""
+
+    def _update(self, index, variable, gradient, learning_rate, step):
+        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=learning_rate, delta=gradient)
+
+
+def make_optimizer(name: str, variables: Sequence, **settings) -> Optimizer:
+    """An optimizer by name.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    if name not in OPTIMIZERS:
+        raise ConfigError(f"An optimizer is one of {', '.join(OPTIMIZERS)}. Received: {name!r}.")
+    return {"adamw": AdamW, "sgd": SGD}[name](variables, **settings)
+
+
+def _replicated(value, name):
+    """A variable with a copy on every replica; the copies stay equal because their updates are."""
+    return tf.Variable(value, trainable=False, name=name, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+
+
+def _assign(variable, value):
+    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+
+
+def _subtract(variable, value):
+    tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=value)

@@ -1,0 +1,264 @@
+"""The training loop: the same numbers on one device and on many.
+
+Stock Keras `fit` averages per replica, clips before the all-reduce, draws one dropout mask for all replicas and repeats
+rows on resume. This loop works with global sums instead. For a global batch of weights w and row losses l
+
+    loss = sum(w * l) / sum(w)
+
+over all replicas and micro-batches; gradients are summed over the replicas, then clipped and applied once. Dropout
+masks are a function of (seed, step, micro-batch, replica), batches one of (seed, epoch), so step k is the same step
+whether or not the run was interrupted. Any Keras callback works.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfbert import losses
+from tfbert.errors import TrainingError
+from tfbert.losses import Loss
+from tfbert.model.encoder import INPUTS
+from tfbert.model.heads import Classifier
+from tfbert.optim import Optimizer, Schedule
+
+FETCH_EVERY = 10  # steps between looks at the device's numbers, so that the device need not wait for the host
+
+
+@dataclass
+class StepTotals:
+    """Sums over the steps of an epoch, global."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+    correct: float = 0.0
+    rows: float = 0.0
+    tokens: float = 0.0
+    cells: float = 0.0
+    steps: int = 0
+    gradient_norm: float = 0.0  # of the last step
+
+    def logs(self) -> dict[str, float]:
+        weight = max(self.weight, 1e-9)
+        return {"loss": self.loss / weight, "accuracy": self.correct / max(self.rows, 1e-9)}
+
+    @property
+    def padding_share(self) -> float:
+        return 1.0 - self.tokens / max(self.cells, 1.0)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of work: its number from 0, its batches on the replicas, how many there are and where it begins."""
+
+    number: int
+    batches: Iterator
+    num_steps: int
+    first_step: int = 0
+
+
+class Trainer:
+    """Trains a classifier under a strategy. Make it, the model and the optimizer inside `strategy.scope()`.
+
+    Args:
+        model: the classifier.
+        loss: what is minimised.
+        optimizer: holds the variables that are trained.
+        strategy: whose replicas share the work.
+        learning_rate: function of the number of updates so far.
+        accumulate: micro-batches a step.
+        seed: of the dropout masks.
+        frozen_encoder: the encoder runs without dropout and gets no gradient.
+        task: classify, multilabel or regression.
+    """
+
+    def __init__(
+        self,
+        model: Classifier,
+        loss: Loss,
+        optimizer: Optimizer,
+        strategy: tf.distribute.Strategy,
+        learning_rate: Schedule,
+        *,
+        accumulate: int = 1,
+        seed: int = 0,
+        frozen_encoder: bool = False,
+        task: str = "classify",
+    ):
+        self.model, self.loss, self.optimizer, self.strategy = model, loss, optimizer, strategy
+        self.learning_rate, self.accumulate, self.seed = learning_rate, accumulate, seed
+        self.frozen_encoder, self.task = frozen_encoder, task
+        self.step = 0  # optimizer updates asked for, over the stage
+        self.rate_factor = 1.0  # what plateau reduction multiplies the learning rate with
+        self.totals = StepTotals()
+        self.wait_s = 0.0  # time the loop waited for data
+        self._train_function = tf.function(self._train_on_replicas, reduce_retracing=True)
+
+    @property
+    def current_rate(self) -> float:
+        return self.learning_rate(self.step) * self.rate_factor
+
+    def fit(
+        self,
+        epochs: Iterator[Epoch],
+        num_epochs: int,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        validate: Callable[[], dict[str, float]] | None = None,
+    ) -> None:
+        """Runs epochs until they end or a callback sets `model.stop_training`.
+
+        Args:
+            epochs: the work, in order.
+            num_epochs: for callbacks that show it.
+            callbacks: Keras callbacks; `logs` of an epoch hold loss, accuracy, learning_rate and what `validate` gave.
+            validate: called after each epoch; its numbers get the prefix `val_`.
+
+        Raises:
+            TrainingError: the loss is not finite.
+        """
+        hooks = keras.callbacks.CallbackList(list(callbacks), model=self.model, epochs=num_epochs)
+        self.model.stop_training = False
+        hooks.on_train_begin()
+        logs: dict[str, float] = {}
+        for epoch in epochs:
+            hooks.on_epoch_begin(epoch.number)
+            logs = self._run_epoch(epoch, hooks)
+            if validate is not None:
+                logs |= {f"val_{name}": value for name, value in validate().items()}
+            hooks.on_epoch_end(epoch.number, logs)
+            if self.model.stop_training:
+                break
+        hooks.on_train_end(logs)
+
+    def _run_epoch(self, epoch: Epoch, hooks: keras.callbacks.CallbackList) -> dict[str, float]:
+        self.totals = StepTotals()
+        pending = []
+        rate = self.current_rate
+        for number in range(epoch.first_step, epoch.num_steps):
+            hooks.on_train_batch_begin(number)
+            started = time.perf_counter()
+            batch = next(epoch.batches)
+            self.wait_s += time.perf_counter() - started
+            rate = self.current_rate
+            pending.append(self._train_function(batch, tf.constant(rate, tf.float32), tf.constant(self.step, tf.int32)))
+            self.step += 1
+            if len(pending) == FETCH_EVERY or number + 1 == epoch.num_steps:
+                self._fetch(pending)
+            hooks.on_train_batch_end(number, self.totals.logs())
+        return self.totals.logs() | {"learning_rate": rate}
+
+    def _fetch(self, pending: list) -> None:
+        for result in pending:
+            loss, weight, correct, rows, tokens, cells, norm = self._one(result).numpy().tolist()
+            if not np.isfinite(loss):
+                raise TrainingError(
+                    f"The loss must be finite. Received: {loss} at step {self.step - len(pending) + 1} or later. The best "
+                    "weights so far are kept. Lower the learning rate, or warm up longer."
+                )
+            self.totals.loss += loss
+            self.totals.weight += weight
+            self.totals.correct += correct
+            self.totals.rows += rows
+            self.totals.tokens += tokens
+            self.totals.cells += cells
+            self.totals.steps += 1
+            self.totals.gradient_norm = norm
+        pending.clear()
+
+    def _one(self, value):
+        """The value on one replica, of a value that is the same on all."""
+        return self.strategy.experimental_local_results(value)[0]
+
+    # -------------------------------------------------------------------------------------------- on the replicas
+
+    def _train_on_replicas(self, batch, learning_rate, step):
+        return self.strategy.run(self._replica_step, args=(batch, learning_rate, step))
+
+    def _replica_step(self, batch, learning_rate, step):
+        context = tf.distribute.get_replica_context()
+        replicas = context.num_replicas_in_sync
+        weights = batch["weights"]
+        rows = tf.shape(weights)[0]
+        total_weight = tf.maximum(all_sum(tf.reduce_sum(weights)), 1e-9)
+        summed = None
+        sums = tf.zeros(2)
+        for k in range(self.accumulate):
+            part = slice(rows * k // self.accumulate, rows * (k + 1) // self.accumulate)
+            micro = {name: values[part] for name, values in batch.items()}
+            draw = (step * self.accumulate + k) * replicas + context.replica_id_in_sync_group
+            gradients, more = self._micro_step(micro, total_weight, tf.stack([draw, self.seed]))
+            summed = gradients if summed is None else [a + b for a, b in zip(summed, gradients, strict=True)]
+            sums += more
+        norm = self.optimizer.apply(all_sum(summed), learning_rate)
+        real = tf.cast(weights > 0, tf.float32)
+        mask = tf.cast(batch["padding_mask"], tf.float32)
+        counts = [tf.reduce_sum(real), tf.reduce_sum(mask * real[:, None]), tf.cast(tf.size(mask), tf.float32)]
+        loss, correct = tf.unstack(sums)
+        totals = all_sum(tf.stack([loss, correct, *counts]))
+        loss, correct, num_rows, tokens, cells = tf.unstack(totals)
+        if self.loss.rows is None:  # the loss of a batch is the same on every replica: weigh it like the rows' mean
+            loss = loss / replicas * total_weight
+        return tf.stack([loss, total_weight, correct, num_rows, tokens, cells, norm])
+
+    def _micro_step(self, batch, total_weight, seed):
+        """Dense gradients of this replica's share of the global loss, and sums of (weighted loss, correct rows)."""
+        inputs = {name: batch[name] for name in INPUTS}
+        labels, weights = batch["labels"], batch["weights"]
+        with tf.GradientTape() as tape:
+            features = self.model.features(inputs, training=not self.frozen_encoder, seed=seed)
+            if self.frozen_encoder:
+                features = tf.stop_gradient(features)
+            logits = self.model.logits(features, training=True, seed=seed)
+            if self.loss.rows is None:
+                loss_sum = losses.dmi_loss(labels, logits, weights, all_sum)
+                objective = loss_sum
+            else:
+                loss_sum = tf.reduce_sum(weights * self.loss.rows(labels, logits))
+                objective = loss_sum / total_weight
+            objective = self.optimizer.scale_loss(objective)
+        gradients = tape.gradient(objective, self.optimizer.trained)
+        missing = [v.name for v, g in zip(self.optimizer.trained, gradients, strict=True) if g is None]
+        if missing:
+            raise ValueError(f"Every trained variable must take part in the loss. Received: {missing} do not.")
+        correct = tf.reduce_sum(tf.cast(weights > 0, tf.float32) * self._correct(labels, logits))
+        return [tf.convert_to_tensor(g) for g in gradients], tf.stack([loss_sum, correct])
+
+    def _correct(self, labels, logits):
+        if self.task == "classify":
+            return tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
+        if self.task == "multilabel":
+            return tf.reduce_mean(tf.cast(tf.equal(logits > 0, labels > 0.5), tf.float32), -1)
+        return tf.zeros_like(labels)
+
+
+def all_sum(value):
+    """Sum over the replicas, of a tensor or a list of tensors; in replica context."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return value
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+class Scorer:
+    """Logits of rows, on the replicas, without dropout.
+
+    Args:
+        model: the classifier.
+        strategy: whose replicas share the rows.
+    """
+
+    def __init__(self, model: Classifier, strategy: tf.distribute.Strategy):
+        self.model, self.strategy = model, strategy
+        self._function = tf.function(self._on_replicas, reduce_retracing=True)
+
+    def logits(self, batch) -> np.ndarray:
+        """A batch on the replicas -> float32 logits of all its rows, in order, (rows, num_outputs)."""
+        inputs = {name: batch[name] for name in INPUTS}
+        parts = self.strategy.experimental_local_results(self._function(inputs))
+        return np.concatenate([part.numpy() for part in parts])
+
+    def _on_replicas(self, inputs):
+        return self.strategy.run(lambda x: self.model(x, training=False), args=(inputs,))
