@@ -32,8 +32,10 @@ def main() -> None:
             actions = rng.choice(len(ACTIONS), count, p=(0.7, 0.2, 0.1))
             operators = rng.integers(0, 40, count) * rng.integers(0, 2, count)
             file.writelines(
-                f"{first + i}\t2024-01-{i % 28 + 1:02d}\t{operators[i]}\t{titles[i]}\t{contents[i]}\t{ACTIONS[actions[i]]}\n"
-                for i in range(count)
+                f"{first + i}\t2024-01-{i % 28 + 1:02d}\t{operator}\t{title}\t{content}\t{ACTIONS[action]}\n"
+                for i, (operator, title, content, action) in enumerate(
+                    zip(operators, titles, contents, actions, strict=True)
+                )
             )
 
 

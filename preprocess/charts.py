@@ -113,32 +113,33 @@ def draw_lengths(path: Path, histogram: Mapping[str, int], max_len: int, title: 
     _save(figure, path)
 
 
-def draw_labels(path: Path, counts: Mapping[str, int], title: str) -> bool:
-    """Rows by label, most frequent first. Returns whether the names could be shown; else their ids stand there."""
+def draw_labels(path: Path, counts: Mapping[str, int], rows: int, title: str) -> bool:
+    """Rows by label, most frequent first, of `rows` in all.
+
+    Returns whether the names could be shown; else their ids stand there.
+    """
     ids = {name: i for i, name in enumerate(counts)}
     ranked = sorted(counts.items(), key=lambda item: (-item[1], ids[item[0]]))
     hidden = ranked[TOP_LABELS:-LAST_LABELS]
     shown = ranked[:TOP_LABELS] + ranked[-LAST_LABELS:] if hidden else ranked
     fonts = fonts_for([_short(name) for name, _ in shown])
     names = [_short(name) if fonts else f"id {ids[name]}" for name, _ in shown]
-    rows = [count for _, count in shown]
-    total = max(sum(counts.values()), 1)
-    notes = [f"{count:,} ({count / total:.1%})" for count in rows]
+    bars = [count for _, count in shown]
+    notes = [f"{count:,} ({count / rows:.1%})" for count in bars]
     if hidden:
-        between = sum(count for _, count in hidden)
         names.insert(TOP_LABELS, "…")
-        rows.insert(TOP_LABELS, 0)
-        notes.insert(TOP_LABELS, f"{len(hidden):,} labels between, {between:,} rows ({between / total:.1%})")
-    figure, axes = _figure(8, max(2.4, 1.3 + 0.24 * len(rows)))
-    axes.barh(range(len(rows)), rows, color=BLUE)
-    for i, (count, note) in enumerate(zip(rows, notes, strict=True)):
+        bars.insert(TOP_LABELS, 0)
+        notes.insert(TOP_LABELS, f"{len(hidden):,} labels between, with {sum(count for _, count in hidden):,}")
+    figure, axes = _figure(8, max(2.4, 1.3 + 0.24 * len(bars)))
+    axes.barh(range(len(bars)), bars, color=BLUE)
+    for i, (count, note) in enumerate(zip(bars, notes, strict=True)):
         axes.text(count, i, " " + note, va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), names)
+    axes.set_yticks(range(len(bars)), names)
     for text in axes.get_yticklabels():
         text.set_parse_math(False)  # a dollar sign is a dollar sign
         text.set_fontfamily(fonts or ["DejaVu Sans"])
     axes.invert_yaxis()
-    axes.set(title=title, xlabel="rows", xlim=(0, max(*rows, 1) * 1.18), ylim=(len(rows) - 0.4, -0.6))
+    axes.set(title=title, xlabel="rows", xlim=(0, max(*bars, 1) * 1.18), ylim=(len(bars) - 0.4, -0.6))
     axes.set_ylabel("label" if fonts else "label id: its line in labels.txt, from 0\n(no installed font has the names)")
     _thousands(axes.xaxis)
     axes.grid(axis="x", alpha=0.3)

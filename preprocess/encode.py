@@ -7,29 +7,39 @@ work folder beside the data set until the merged files have their final names; a
 for `--resume`. All that the parent holds is counts.
 """
 
-import fcntl
 import hashlib
-import os
-import shutil
+import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-from preprocess.merge import ROW, Merger, PartFiles, PartStats
+from preprocess.merge import Merged, Merger
+from preprocess.parts import ROW, PartFiles, PartStats
 from preprocess.pool import WorkerPool, check_workers
 from preprocess.summary import write_summary
+from preprocess.work_folder import WorkFolder
+from tfbert import __version__
 from tfbert.cli import option
 from tfbert.data.columns import FieldReader, Roles, parse_filters, split_names
 from tfbert.data.labels import LabelMap, LabelReader, load_label_map, raw_labels, sorted_names
-from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import TASKS, Manifest, file_checksum
 from tfbert.data.record import Record, dump
-from tfbert.data.source import Chunk, RowError, Source, chunks, count_lines, open_source, read_rows, total_bytes
+from tfbert.data.source import (
+    Chunk,
+    RowError,
+    Source,
+    chunks,
+    count_lines,
+    open_source,
+    printable,
+    read_rows,
+    total_bytes,
+)
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import Progress, logger
 from tfbert.text.clean import parse_rules
@@ -46,7 +56,7 @@ class EncodeConfig:
     """Encode raw text files into a data-set folder of JSON-lines token ids."""
 
     inputs: tuple[str, ...] = option(positional=True)
-    """Input files of the training part, in order: tsv, csv, jsonl or text, also .gz."""
+    """Input files of the training part, in order: tsv, csv, jsonl or text, also .gz and .zst."""
     out: str = option()
     """The data-set folder to write."""
     vocab: str = option()
@@ -115,6 +125,10 @@ class EncodeConfig:
             raise ConfigError(f"--max_bad_rows is a share from 0 to 1. Received: {self.max_bad_rows}.")
         if self.chunk_bytes < 1:
             raise ConfigError(f"--chunk_bytes must be at least 1. Received: {self.chunk_bytes}.")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ConfigError(f"--seed is a whole number of 64 bits. Received: {self.seed}.")
+        if not self.label_separator:
+            raise ConfigError("--label_separator needs at least one character. Received: ''.")
         if self.labels and self.label is None:
             raise ConfigError("--labels needs --label. Received: a label file, but no label column.")
         if self.task != "classify" and self.label is None:
@@ -170,6 +184,7 @@ class WorkerSettings:
     task: str
     label_separator: str
     hash_key: bytes | None
+    keep_texts: bool
 
 
 @dataclass(frozen=True)
@@ -177,7 +192,7 @@ class EncodeTask:
     """One chunk to one part."""
 
     group: str
-    number: int
+    source: int
     chunk: Chunk
     files: PartFiles
     label_ids: dict[str, int] | None
@@ -213,13 +228,50 @@ def scan_labels(chunk: Chunk) -> set[str]:
     return labels
 
 
+@dataclass
+class _PartBuilder:
+    """Rows of a part as they are collected."""
+
+    lines: list[bytes] = field(default_factory=list)
+    table: list[tuple[Any, ...]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    classes: list[tuple[int, int]] = field(default_factory=list)
+    rejects: list[dict[str, Any]] = field(default_factory=list)
+
+    def reject(self, number: int, raw: str, error: RowError) -> None:
+        self.rejects.append({"line": number, "reason": error.reason, "detail": error.detail, "text": raw[:CUT]})
+
+    def contents(self, settings: WorkerSettings) -> dict[str, bytes]:
+        contents = {
+            ".jsonl": b"".join(self.lines),
+            ".rows": np.array(self.table, ROW).tobytes(),
+            ".rejects": b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in self.rejects),
+        }
+        if settings.keep_texts:
+            contents[".texts"] = orjson.dumps(self.texts)
+        if settings.task == "multilabel":
+            contents[".classes"] = np.array(self.classes, "<i4").tobytes()
+        return contents
+
+    def stats(self, chunk: Chunk) -> PartStats:
+        lines = len(self.lines) + len(self.rejects)
+        return PartStats(
+            lines=lines,
+            physical_lines=count_lines(chunk.read()) if chunk.source.format == "csv" else lines,
+            rows=len(self.lines),
+            rejected=dict(Counter(reject["reason"] for reject in self.rejects)),
+            first_bad=next((reject for reject in self.rejects if reject["reason"] not in INTENDED), None),
+        )
+
+
 def encode_chunk(task: EncodeTask) -> PartStats:
-    """Writes one part; the table is renamed last, so a part with its table is whole."""
+    """Writes one part, or takes the one that an interrupted run finished."""
+    done = task.files.load()
+    if done is not None:
+        return done
     settings, encoder = _state.settings, _state.encoder
     read_label = LabelReader(settings.task, task.label_ids or {}, settings.label_separator)
-    lines: list[bytes] = []
-    table: list[tuple[Any, ...]] = []
-    rejects: list[dict[str, Any]] = []
+    part = _PartBuilder()
     for number, raw, fields in read_rows(task.chunk):
         try:
             if isinstance(fields, RowError):
@@ -227,30 +279,26 @@ def encode_chunk(task: EncodeTask) -> PartStats:
             row = _state.fields(fields)
             label = read_label(row.label) if row.label is not None else None
         except RowError as error:
-            rejects.append({"line": number, "reason": error.reason, "detail": error.detail, "text": raw[:CUT]})
+            part.reject(number, raw, error)
             continue
         token_ids, segment_ids, full_length = encoder.encode(row.text, row.text_b)
         line = dump(Record(token_ids, segment_ids, label, row.weight, row.type, row.keep or None))
-        lines.append(line)
-        hashes = _text_hash(row.text, row.text_b, settings.hash_key)
         class_id = label if type(label) is int else -1
-        table.append((len(line), len(token_ids), full_length, class_id, number, *hashes))
-    entries = np.array(table, ROW)
-    task.files.write(b"".join(lines), entries, rejects)
-    data = task.chunk.read()
-    return PartStats(
-        lines=count_lines(data) if task.chunk.source.format != "csv" else len(lines) + len(rejects),
-        physical_lines=count_lines(data),
-        rows=len(lines),
-        rejected=dict(Counter(reject["reason"] for reject in rejects)),
-        first_reject=rejects[0] if rejects else None,
-    )
+        label_key = class_id if type(label) is int else zlib.crc32(orjson.dumps(label))
+        hashes = _text_hash(row.text, row.text_b, settings.hash_key)
+        part.table.append((len(line), len(token_ids), full_length, class_id, label_key, number, *hashes))
+        if settings.keep_texts:
+            part.texts.append(raw[:CUT])
+        if isinstance(label, list):
+            part.classes.extend((len(part.lines), number) for number in label)
+        part.lines.append(line)
+    return task.files.save(part.contents(settings), part.stats(task.chunk))
 
 
 def _text_hash(text: str, text_b: str | None, key: bytes | None) -> tuple[int, int]:
     if key is None:
         return 0, 0
-    content = text if text_b is None else f"{text}\0{text_b}"
+    content = text if text_b is None else f"{len(text)}\0{text}{text_b}"
     digest = hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16, key=key).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
@@ -266,49 +314,114 @@ def encode(config: EncodeConfig) -> None:
     sources = config.sources()
     label_map = load_label_map(config.labels) if config.labels else None
     out = Path(config.out)
-    _check_target(out)
-    inputs = {group: [_describe(s.path) for s in group_sources] for group, group_sources in sources.items()}
-    fingerprint = _fingerprint(config, inputs)
-    splits = not config.val and config.val_fraction > 0
+    WorkFolder.check_target(out)
+    job = _Job(config, encoding, {group: [Input.of(s.path) for s in each] for group, each in sources.items()})
     settings = WorkerSettings(
         config.vocab,
         encoding,
         config.roles,
         config.task,
         config.label_separator,
-        config.seed.to_bytes(8, "little", signed=True) if splits or config.dedup else None,
+        config.seed.to_bytes(8, "little", signed=True) if job.splits or config.dedup else None,
+        keep_texts=config.dedup,
     )
-    with WorkFolder(out, fingerprint, config.resume) as work:
+    with WorkFolder(out, job.fingerprint, config.resume) as work:
         with WorkerPool(workers, _start_worker, (settings,)) as pool:
             if config.label is not None and config.task != "regression" and label_map is None:
                 label_map = _scan(pool, sources, config)
             stats = _encode_parts(pool, sources, config, work, label_map)
-        _check_inputs(inputs)
+        for entries in job.inputs.values():
+            for entry in entries:
+                entry.check()
         totals = {group: _sum_stats(parts) for group, parts in stats.items()}
-        _check_rejects(totals, config.max_bad_rows)
-        merger = Merger(
+        _check_rejects(totals, sources, config.max_bad_rows)
+        merged = Merger(
             work.folder,
             sources=sources,
             parts=stats,
             files=work.files,
             num_labels=len(label_map.names) if label_map else 0,
-            val_fraction=config.val_fraction if splits else 0.0,
+            val_fraction=config.val_fraction if job.splits else 0.0,
             dedup=config.dedup,
-        )
-        merged = merger.run()
-        for group, extra in merged.rejected.items():
-            totals[group].rejected.update(extra)
-        manifest = Manifest(
-            inputs={
-                group: [
-                    entry | {"lines": sum(p.lines for p in stats[group] if p.source == i)} for i, entry in enumerate(e)
-                ]
-                for group, e in inputs.items()
-            },
-            read={
-                group: {"lines": t.lines, "kept": t.lines - sum(t.rejected.values()), "rejected": _sorted(t.rejected)}
-                for group, t in totals.items()
-            },
+        ).run()
+        manifest = job.manifest(vocabulary, label_map or LabelMap((), {}), stats, totals, merged)
+        work.publish(manifest, Path(config.vocab), label_map.names if label_map else None)
+    write_summary(out, manifest)
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input file as it was when the run began."""
+
+    path: str
+    bytes: int
+    modified_ns: int
+    checksum: str
+
+    @classmethod
+    def of(cls, path: str) -> "Input":
+        stat = Path(path).stat()
+        return cls(path, stat.st_size, stat.st_mtime_ns, file_checksum(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": printable(self.path), "bytes": self.bytes, "checksum": self.checksum}
+
+    def check(self) -> None:
+        """Raises DataError where the file is another one now."""
+        stat = Path(self.path).stat()
+        if (stat.st_size, stat.st_mtime_ns) != (self.bytes, self.modified_ns):
+            raise DataError(f"{self.path}: the file changed while it was read. Run again when it is complete.")
+
+
+class _Job:
+    """What a run is known by: its settings and the state of its inputs when it began."""
+
+    def __init__(self, config: EncodeConfig, encoding: EncodingSettings, inputs: dict[str, list[Input]]):
+        self.config, self.encoding, self.inputs = config, encoding, inputs
+        self.splits = not config.val and config.val_fraction > 0
+        self.vocab_checksum = file_checksum(config.vocab)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what decides the parts: contents of the inputs and every setting but those of the run itself."""
+        run_only = ("inputs", "val", "test", "out", "workers", "resume", "strict", "max_bad_rows")
+        settings = {name: value for name, value in asdict(self.config).items() if name not in run_only}
+        settings["vocab"] = self.vocab_checksum
+        settings["labels"] = file_checksum(self.config.labels) if self.config.labels else None
+        inputs = {group: [entry.to_dict() for entry in entries] for group, entries in self.inputs.items()}
+        return hashlib.blake2b(orjson.dumps([__version__, settings, inputs]), digest_size=16).hexdigest()
+
+    def manifest(
+        self,
+        vocabulary: Vocabulary,
+        label_map: LabelMap,
+        stats: dict[str, list[PartStats]],
+        totals: dict[str, "_Totals"],
+        merged: Merged,
+    ) -> Manifest:
+        config = self.config
+        inputs = {}
+        for group, entries in self.inputs.items():
+            lines = Counter[int]()
+            for part in stats[group]:
+                lines[part.source] += part.lines
+            inputs[group] = [entry.to_dict() | {"lines": lines[i]} for i, entry in enumerate(entries)]
+        read = {}
+        for group, total in totals.items():
+            rejected = total.rejected + merged.rejected[group]
+            read[group] = {
+                "lines": total.lines,
+                "kept": total.lines - rejected.total(),
+                "rejected": dict(sorted(rejected.items())),
+            }
+        split = {
+            "fraction": config.val_fraction,
+            "seed": config.seed,
+            "rule": "hash of the text, stratified by label",
+        }
+        return Manifest(
+            inputs=inputs,
+            read=read,
             columns={
                 "format": config.format,
                 "columns": config.columns,
@@ -316,69 +429,20 @@ def encode(config: EncodeConfig) -> None:
                 "replace_bad_bytes": config.replace_bad_bytes,
                 "roles": config.roles.to_dict(),
             },
-            encoding=encoding.to_dict(),
-            vocab_checksum=file_checksum(config.vocab),
+            encoding=self.encoding.to_dict(),
+            vocab_checksum=self.vocab_checksum,
             vocab_size=len(vocabulary),
             pad_id=vocabulary.pad_id,
             task=config.task if config.label is not None else None,
-            label_names=list(label_map.names) if label_map else [],
-            label_map=label_map.ids if label_map else {},
+            label_names=list(label_map.names),
+            label_map=label_map.ids,
             label_separator=config.label_separator,
-            split={
-                "fraction": config.val_fraction,
-                "seed": config.seed,
-                "rule": "hash of the text, stratified by label",
-            }
-            if splits
-            else None,
+            split=split if self.splits else None,
             dedup=config.dedup,
             conflicts=merged.conflicts,
             leaked=merged.leaked,
-            parts=merged.named_parts(label_map.names if label_map else ()),
+            parts=merged.named_parts(label_map.names),
         )
-        work.publish(out, manifest, config.vocab, label_map.names if label_map else None)
-    write_summary(out, manifest)
-
-
-def _sorted(counts: Counter[str]) -> dict[str, int]:
-    return dict(sorted(counts.items()))
-
-
-def _check_target(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise DataError(f"--out names the data-set folder. Received: {out}, a file.")
-    if not out.parent.is_dir():
-        raise DataError(f"--out must lie in an existing folder. Received: {out}; {out.parent} does not exist.")
-    if out.is_dir() and not (out / MANIFEST).exists():
-        foreign = [name for name in ("train.jsonl", "val.jsonl", "test.jsonl", "vocab.txt") if (out / name).exists()]
-        if foreign and not WorkFolder.path_of(out).exists():
-            raise DataError(
-                f"{out}: the folder holds {', '.join(foreign)} but no {MANIFEST}, so it is not a data set of ours. "
-                "Choose another --out, or remove these files."
-            )
-
-
-def _describe(path: str) -> dict[str, Any]:
-    stat = Path(path).stat()
-    return {"name": path, "bytes": stat.st_size, "modified_ns": stat.st_mtime_ns, "checksum": file_checksum(path)}
-
-
-def _check_inputs(inputs: dict[str, list[dict[str, Any]]]) -> None:
-    for entries in inputs.values():
-        for entry in entries:
-            stat = Path(entry["name"]).stat()
-            if (stat.st_size, stat.st_mtime_ns) != (entry["bytes"], entry.pop("modified_ns")):
-                raise DataError(f"{entry['name']}: the file changed while it was read. Run again when it is complete.")
-
-
-def _fingerprint(config: EncodeConfig, inputs: dict[str, list[dict[str, Any]]]) -> str:
-    """What decides the parts: contents of the inputs and every setting but those of the run itself."""
-    run_only = ("out", "workers", "resume", "strict", "max_bad_rows")
-    settings = {name: value for name, value in asdict(config).items() if name not in run_only}
-    settings["vocab"] = file_checksum(config.vocab)
-    settings["labels"] = file_checksum(config.labels) if config.labels else None
-    contents = {group: [(e["name"], e["bytes"], e["checksum"]) for e in entries] for group, entries in inputs.items()}
-    return hashlib.blake2b(orjson.dumps([1, settings, contents]), digest_size=16).hexdigest()
 
 
 def _scan(pool: WorkerPool, sources: dict[str, list[Source]], config: EncodeConfig) -> LabelMap:
@@ -393,7 +457,8 @@ def _scan(pool: WorkerPool, sources: dict[str, list[Source]], config: EncodeConf
             if len(met) > MAX_LABELS:
                 raise DataError(
                     f"A label column has at most {MAX_LABELS} different values. Received: more, such as "
-                    f"{sorted(met)[:3]}. Is {config.label!r} the label column? Numbers to predict are --task regression."
+                    f"{sorted(met)[:3]}. Is {config.label!r} the label column? Numbers to predict are "
+                    "--task regression."
                 )
     return sorted_names(met)
 
@@ -406,32 +471,30 @@ def _encode_parts(
     label_map: LabelMap | None,
 ) -> dict[str, list[PartStats]]:
     stats: dict[str, list[PartStats]] = {group: [] for group in sources}
+    label_ids = label_map.ids if label_map else None
     lines = 0
 
     def tasks() -> Iterator[EncodeTask]:
         for group, group_sources in sources.items():
-            number = 0
-            for source in group_sources:
-                for chunk in chunks(source, config.chunk_bytes):
-                    yield EncodeTask(
-                        group, number, chunk, work.files(group, number), label_map.ids if label_map else None
-                    )
-                    number += 1
+            cut = ((i, chunk) for i, source in enumerate(group_sources) for chunk in chunks(source, config.chunk_bytes))
+            for number, (i, chunk) in enumerate(cut):
+                yield EncodeTask(group, i, chunk, work.files(group, number), label_ids)
 
     with _bar(sources, "encode") as progress:
-        for task, part in pool.map(work.cached(encode_chunk), tasks(), lambda task: task.chunk.place()):
-            source = sources[task.group].index(task.chunk.source)
-            part = part.at(source, _next_line(stats[task.group], source, task.chunk.source))
+        for task, part in pool.map(encode_chunk, tasks(), lambda task: task.chunk.place()):
+            part = part.at(task.source, _next_line(stats[task.group], task.source, task.chunk.source))
             stats[task.group].append(part)
             lines += part.lines
-            if config.strict and part.first_reject:
-                reject = part.first_reject
-                raise DataError(
-                    f"{task.chunk.source.path}:{part.first_line + reject['line'] - 1}: --strict allows no unusable row. "
-                    f"Received: {reject['reason']} {reject['detail']}: {reject['text']!r}."
-                )
+            if config.strict and part.first_bad:
+                raise DataError(f"{_first_bad(part, task.chunk.source)} --strict allows no unusable row.")
             progress.update(task.chunk.end - task.chunk.start, f"{lines:,} rows")
     return stats
+
+
+def _first_bad(part: PartStats, source: Source) -> str:
+    bad = part.first_bad or {}
+    detail = f" ({bad['detail']})" if bad["detail"] else ""
+    return f"{source.path}:{part.first_line + bad['line'] - 1}: {bad['reason']}{detail}. Received: {bad['text']!r}."
 
 
 def _next_line(parts: list[PartStats], source: int, opened: Source) -> int:
@@ -445,128 +508,36 @@ def _bar(sources: dict[str, list[Source]], what: str) -> Progress:
     return Progress(total_bytes(source for group in sources.values() for source in group), "B", what)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Totals:
     lines: int
     rejected: Counter[str]
+    first_bad: PartStats | None
 
 
 def _sum_stats(parts: list[PartStats]) -> _Totals:
     rejected: Counter[str] = Counter()
     for part in parts:
         rejected.update(part.rejected)
-    return _Totals(sum(part.lines for part in parts), rejected)
+    return _Totals(sum(part.lines for part in parts), rejected, next((part for part in parts if part.first_bad), None))
 
 
-def _check_rejects(totals: dict[str, _Totals], max_bad_rows: float) -> None:
+def _check_rejects(totals: dict[str, _Totals], sources: dict[str, list[Source]], max_bad_rows: float) -> None:
     for group, total in totals.items():
-        bad = Counter({reason: n for reason, n in total.rejected.items() if reason not in INTENDED})
-        if bad.total() > max_bad_rows * total.lines:
-            raise DataError(
-                f"At most {max_bad_rows:.2%} of the rows may be unusable (--max_bad_rows). Received: {bad.total():,} of "
-                f"{total.lines:,} {group} rows ({', '.join(f'{reason}: {n:,}' for reason, n in bad.most_common())}). "
-                "Nothing was published; --strict shows the first such row."
-            )
-        if total.lines and total.rejected.total() == total.lines:
-            raise DataError(
-                f"There are no usable rows in the {group} part. Received: {total.lines:,} rows, all rejected "
-                f"({', '.join(f'{reason}: {n:,}' for reason, n in total.rejected.most_common())})."
-            )
+        names = ", ".join(source.path for source in sources[group])
+        reasons = ", ".join(f"{reason}: {n:,}" for reason, n in total.rejected.most_common())
+        first = total.first_bad
+        hint = f" The first is {_first_bad(first, sources[group][first.source])}" if first else ""
         if not total.lines:
-            logger.warning("the %s part is empty: its input has no rows", group)
-
-
-class WorkFolder:
-    """The parts of a run, beside the data set, under a lock; kept for `--resume` when a run is interrupted.
-
-    Raises:
-        DataError: another run is writing the same data set; or `--resume` finds parts of other inputs or settings.
-    """
-
-    def __init__(self, out: Path, fingerprint: str, resume: bool):
-        self.folder = self.path_of(out)
-        self._out, self._fingerprint, self._resume = out, fingerprint, resume
-        self._lock: int | None = None
-
-    @staticmethod
-    def path_of(out: Path) -> Path:
-        return out.absolute().parent / f".{out.absolute().name}.encode"
-
-    def __enter__(self) -> "WorkFolder":
-        self.folder.mkdir(exist_ok=True)
-        self._lock = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock)
+            logger.warning("the %s part is empty: there are no rows in %s", group, names)
+        elif total.rejected.total() == total.lines:
             raise DataError(
-                f"{self._out}: another run is writing this data set. Wait for it, or choose --out."
-            ) from None
-        described = self.folder / "run.json"
-        found = described.read_text(encoding="utf-8") if described.exists() else None
-        if self._resume and found is not None and found != self._fingerprint:
-            os.close(self._lock)
+                f"There are no usable rows for the {group} part in {names}. Received: {total.lines:,} rows, all "
+                f"rejected ({reasons}).{hint}"
+            )
+        bad = sum(n for reason, n in total.rejected.items() if reason not in INTENDED)
+        if bad > max_bad_rows * total.lines:
             raise DataError(
-                f"{self._out}: the interrupted run had other inputs or settings. Run without --resume to start again."
+                f"At most {max_bad_rows:.2%} of the rows may be unusable (--max_bad_rows). Received: {bad:,} of "
+                f"{total.lines:,} {group} rows ({reasons}). Nothing was published.{hint}"
             )
-        if not self._resume or found is None:
-            self._clear()
-            described.write_text(self._fingerprint, encoding="utf-8")
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, DataError):
-            shutil.rmtree(self.folder, ignore_errors=True)
-        else:
-            logger.warning(
-                "finished parts are kept in %s; the same command with --resume goes on from them", self.folder
-            )
-        if self._lock is not None:
-            os.close(self._lock)
-
-    def _clear(self) -> None:
-        for path in self.folder.iterdir():
-            if path.name != "lock":
-                path.unlink()
-
-    def files(self, group: str, number: int) -> PartFiles:
-        return PartFiles(str(self.folder / f"{group}-{number:06d}"))
-
-    def cached(self, function: Callable[[EncodeTask], PartStats]) -> Callable[[EncodeTask], PartStats]:
-        """The function for the workers: returns the part at once where an earlier run finished it."""
-        return _CachedPart(function)
-
-    def publish(self, out: Path, manifest: Manifest, vocab: str, names: tuple[str, ...] | None) -> None:
-        """Gives the merged files their final names; the manifest goes first and comes last."""
-        shutil.copyfile(vocab, self.folder / "vocab.txt")
-        if names is not None:
-            (self.folder / "labels.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-        (self.folder / MANIFEST).write_bytes(manifest.dump())
-        wanted = ["vocab.txt", "rejects.jsonl"] + (["labels.txt"] if names is not None else [])
-        wanted += [name for part in manifest.parts for name in (f"{part}.jsonl", f"{part}.idx")]
-        out.mkdir(exist_ok=True)
-        (out / MANIFEST).unlink(missing_ok=True)
-        for part in ("train", "val", "test"):
-            for name in (f"{part}.jsonl", f"{part}.idx"):
-                if name not in wanted:
-                    (out / name).unlink(missing_ok=True)
-        for name in [*wanted, MANIFEST]:
-            _sync(self.folder / name)
-            (self.folder / name).replace(out / name)
-
-
-@dataclass(frozen=True)
-class _CachedPart:
-    function: Callable[[EncodeTask], PartStats]
-
-    def __call__(self, task: EncodeTask) -> PartStats:
-        done = task.files.read_stats()
-        if done is None:
-            done = self.function(task)
-            task.files.write_stats(done)
-        return done
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -1,7 +1,6 @@
 """A look at a data set: its manifest in words, sample rows as text, and charts of lengths and labels."""
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError, DataError
 from tfbert.text.wordpiece import Vocabulary, WordPieceTokenizer
 
-MAX_SAMPLED = 20_000  # rows that are read for labels that the manifest does not count
+MAX_SAMPLED = 20_000  # rows that are read for the labels of a regression, which no manifest counts
 
 
 @dataclass(frozen=True)
@@ -145,15 +144,11 @@ def _draw(store: RowStore, name: str, manifest: Manifest, out: Path) -> list[str
 
 
 def _draw_labels(path: Path, store: RowStore, name: str, part: Part, manifest: Manifest) -> bool:
-    if manifest.task == "classify":
-        return draw_labels(path, part.labels, f"{name}: {len(part.labels):,} labels, {part.rows:,} rows")
+    if manifest.task != "regression":
+        return draw_labels(path, part.labels, part.rows, f"{name}: {len(part.labels):,} labels, {part.rows:,} rows")
     sample = _spread(part.rows, MAX_SAMPLED)
-    records = store.read(sample)
     title = f"{name}: labels of {len(sample):,} rows"
     if len(sample) < part.rows:
         title += f", evenly spread over {part.rows:,}"
-    if manifest.task == "regression":
-        draw_values(path, [float(r.label) for r in records if isinstance(r.label, (int, float))], title)
-        return True
-    met = Counter(label for r in records if isinstance(r.label, list) for label in r.label)
-    return draw_labels(path, {label: met[i] for i, label in enumerate(manifest.label_names)}, title)
+    draw_values(path, [float(r.label) for r in store.read(sample) if isinstance(r.label, (int, float))], title)
+    return True

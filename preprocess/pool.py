@@ -38,7 +38,7 @@ def _initialize(initializer: Callable[..., None], arguments: tuple[Any, ...]) ->
 
 
 def _run(function: Callable[[T], R], task: T) -> R:
-    """A task in a worker. The first one builds the state, so that an error there is an error of a task, with its type."""
+    """A task in a worker. The first one builds the state, so an error there is the error of a task, with its type."""
     global _setup
     if _setup is not None:
         initializer, arguments = _setup

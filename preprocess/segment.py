@@ -41,12 +41,12 @@ Cut = Callable[[str], Iterable[str]]
 class SegmentConfig:
     """Cut one column of a file into words joined by blanks."""
 
-    out: str
-    """The file to write, in the format of the input; compressed if its name ends with .gz."""
-    text: str
-    """Column of the text: a name, or a 0-based number, negative from the end; `text` or 0 for a plain text file."""
     input: str = option(positional=True)
-    """Input file: tsv, csv, jsonl or text, also .gz."""
+    """Input file: tsv, csv, jsonl or text, also .gz and .zst."""
+    out: str = option()
+    """The file to write, in the format of the input; compressed if its name ends with .gz."""
+    text: str = option()
+    """Column of the text: a name, or a 0-based number, negative from the end; `text` or 0 for a plain text file."""
     segmenter: str = "jieba"
     """jieba, or rjieba: faster, in Rust, without user dictionary; its words can differ."""
     user_dict: str | None = None
@@ -175,7 +175,7 @@ def _replace_csv(record: bytes, column: int | str, cut: Cut) -> tuple[bytes, int
     return out.getvalue().removesuffix("\r\n").encode("utf-8") + end, words
 
 
-_JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+_JSON = json.JSONDecoder()
 
 
 def _replace_jsonl(record: bytes, column: int | str, cut: Cut) -> tuple[bytes, int]:
@@ -234,7 +234,7 @@ def segment(config: SegmentConfig) -> None:
         WorkerPool(workers, _start_worker, (config.segmenter, config.user_dict, config.hmm)) as pool,
         Progress(total_bytes([source]), "B", "segment") as progress,
     ):
-        file.write(_head(source))
+        file.write(source.read_head())
         for chunk, part in pool.map(segment_chunk, chunks(source, config.chunk_bytes), Chunk.place):
             file.write(part.data)
             total.rows += part.rows
@@ -260,7 +260,9 @@ def _check_segmenter(config: SegmentConfig) -> None:
 
 def _check_suffix(out: Path, source: Source) -> None:
     """A name that promises another format would be misread by whoever reads it next."""
-    suffix = Path(out.name.removesuffix(".gz")).suffix.lower()
+    if out.suffix.lower() == ".zst":
+        raise ConfigError(f"The output is plain or .gz. Received: --out {out}.")
+    suffix = Path(out.stem if out.suffix.lower() == ".gz" else out.name).suffix.lower()
     for format, suffixes in SUFFIXES.items():
         if suffix in suffixes and format != source.format:
             raise ConfigError(f"The output has the format of the input, {source.format}. Received: --out {out}.")
@@ -269,20 +271,11 @@ def _check_suffix(out: Path, source: Source) -> None:
 @contextmanager
 def _output(out: Path) -> Iterator[BinaryIO]:
     with atomic_file(out) as file:
-        if out.suffix != ".gz":
+        if out.suffix.lower() != ".gz":
             yield file
             return
         with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as compressed:  # same input, same bytes
             yield compressed  # type: ignore[misc]
-
-
-def _head(source: Source) -> bytes:
-    """Byte-order mark and header line, as they are."""
-    if source.compressed:
-        with gzip.open(source.path, "rb") as compressed:
-            return compressed.read(source.data_start)
-    with Path(source.path).open("rb") as file:
-        return file.read(source.data_start)
 
 
 def _check_rows(total: Segmented, config: SegmentConfig) -> None:

@@ -83,7 +83,7 @@ def _words(column: Any) -> str:
 
 def _part_lines(name: str, part: Part, max_len: int) -> list[str]:
     lines = [f"  {name}: {part.rows:,} rows"]
-    if any(part.labels.values()):  # a manifest does not count the labels of rows with several
+    if part.labels:
         shown = sorted(part.labels.items(), key=lambda item: -item[1])
         text = ", ".join(f"{label} {count:,}" for label, count in shown[:12])
         lines.append(f"    labels: {text}" + (f", and {len(shown) - 12} more" if len(shown) > 12 else ""))

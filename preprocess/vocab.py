@@ -36,10 +36,10 @@ _WORDS_A_LINE = 1000
 class VocabConfig:
     """Make a WordPiece vocabulary (vocab.txt) from raw text files."""
 
-    out: str
-    """The vocabulary file to write."""
     inputs: tuple[str, ...] = option(positional=True)
-    """Input files: text, tsv, csv or jsonl, also .gz."""
+    """Input files: text, tsv, csv or jsonl, also .gz and .zst."""
+    out: str = option()
+    """The vocabulary file to write."""
     size: int = 21128
     """Most tokens in the vocabulary, special ones included."""
     text: str | None = None

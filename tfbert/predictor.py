@@ -151,7 +151,7 @@ class Predictor:
                 waiting.append(window)
                 yield from self._window_batches(window, batches_under_way)
 
-        stream = distribute(global_batches(), self._feed, self.strategy)
+        stream = distribute(global_batches(), self.strategy)
         for batch in stream:
             logits = self._scorer.logits(batch)
             window, places = batches_under_way.popleft()
@@ -325,7 +325,7 @@ class Predictor:
             batch_tokens=self._batch_tokens,
         )
         scores = report.make_scores(self.task, self.names)
-        stream = distribute(plan_batches(store, plan, feed, self.strategy.num_replicas_in_sync), feed, self.strategy)
+        stream = distribute(plan_batches(store, plan, feed, self.strategy.num_replicas_in_sync), self.strategy)
         with Progress(plan.num_batches, " batches", "evaluate") as progress:
             for rows in plan.batches():
                 batch = next(stream)
@@ -338,7 +338,9 @@ class Predictor:
     def _check_same(self, data: DataSet) -> None:
         other, own = data.manifest, self.manifest
         if other is None:
-            raise DataError(f"{data.path}: evaluation needs a data set with a manifest. Encode it, or give the raw file.")
+            raise DataError(
+                f"{data.path}: evaluation needs a data set with a manifest. Encode it, or give the raw file."
+            )
         for what, received, wanted in (
             ("vocabulary", other.vocab_checksum, own.vocab_checksum),
             ("encoding", other.encoding, own.encoding),

@@ -57,7 +57,9 @@ def make_strategy(devices: str = "auto") -> tf.distribute.Strategy:
                 tf.config.experimental.set_memory_growth(gpu, True)
         names = [f"/gpu:{i}" for i in range(wanted.count or len(gpus))]
     if len(names) > 1:
-        return tf.distribute.MirroredStrategy(names)
+        # on CPUs plain sums: collectives there allow only one group of devices in the life of a process
+        reduction = tf.distribute.ReductionToOneDevice() if "cpu" in names[0] else None
+        return tf.distribute.MirroredStrategy(names, cross_device_ops=reduction)
     return tf.distribute.OneDeviceStrategy(names[0])
 
 

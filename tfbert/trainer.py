@@ -155,8 +155,8 @@ class Trainer:
             loss, weight, correct, rows, tokens, cells, norm = self._one(result).numpy().tolist()
             if not np.isfinite(loss):
                 raise TrainingError(
-                    f"The loss must be finite. Received: {loss} at step {self.step - len(pending) + 1} or later. The best "
-                    "weights so far are kept. Lower the learning rate, or warm up longer."
+                    f"The loss must be finite. Received: {loss} at step {self.step - len(pending) + 1} or later. The "
+                    "best weights so far are kept. Lower the learning rate, or warm up longer."
                 )
             self.totals.loss += loss
             self.totals.weight += weight

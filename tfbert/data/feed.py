@@ -4,8 +4,11 @@ Every batch is a dict: `token_ids`, `segment_ids`, `padding_mask` (rows, L), `la
 one global batch share one padded length; rows of weight 0 fill it up so that each replica has the same number of rows.
 """
 
+import queue
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,51 +50,83 @@ def make_batch(store: RowStore, rows: Rows, settings: FeedSettings, multiple: in
     length = padded_length(longest, settings.length_multiple, settings.max_len, settings.pad_to_max)
     batch = collate(records, length, settings.pad_id)
     if settings.task is not None:
-        batch["labels"] = labels_of(records, settings.task, settings.num_classes)
+        batch["labels"] = labels_of(
+            records, settings.task, settings.num_classes, lambda i: store.place(int(rows[i]))
+        )
         batch["weights"] = row_weights(records, settings.class_weights)
     else:
         batch["weights"] = np.ones(len(records), np.float32)
     return fill_up(batch, multiple)
 
 
-def distribute(batches: Iterator[Batch], settings: FeedSettings, strategy: tf.distribute.Strategy) -> Iterator:
-    """Global batches -> batches on the replicas of `strategy`, read ahead in the background.
+class ReadAhead:
+    """Runs an iterator in a thread of its own, a bounded number of items ahead; errors come out at their place.
 
-    Every batch must have a multiple of `num_replicas_in_sync` rows.
+    tf.data does the same for generators, but an iterator of it that is dropped early can block for ever.
     """
-    replicas = strategy.num_replicas_in_sync
 
-    def slices() -> Iterator[Batch]:
-        for batch in batches:
-            rows = len(batch["weights"])
-            for replica in range(replicas):
-                part = replica_slice(rows, replica, replicas)
-                yield {name: values[part] for name, values in batch.items()}
+    def __init__(self, items: Iterator[Any], ahead: int):
+        self._items = items
+        self._queue: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(ahead)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="read-ahead", daemon=True)
+        self._thread.start()
 
-    def dataset(context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
-        made = tf.data.Dataset.from_generator(slices, output_signature=_signature(settings))
-        return made.prefetch(PREFETCH_BATCHES * replicas)
+    def _work(self) -> None:
+        try:
+            for item in self._items:
+                if not self._put(item, None):
+                    return
+            self._put(None, StopIteration())
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the item is asked for
+            self._put(None, error)
 
-    if replicas == 1:
-        return iter(dataset())
-    return iter(strategy.distribute_datasets_from_function(dataset))
+    def _put(self, item: Any, error: BaseException | None) -> bool:
+        while not self._stopped.is_set():
+            try:
+                self._queue.put((item, error), timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def __iter__(self) -> "ReadAhead":
+        return self
+
+    def __next__(self) -> Any:
+        if self._stopped.is_set():
+            raise StopIteration
+        item, error = self._queue.get()
+        if error is not None:
+            self.close()
+            raise error
+        return item
+
+    def close(self) -> None:
+        """Ends the thread; safe to call twice."""
+        self._stopped.set()
+
+    def __del__(self) -> None:
+        self.close()
 
 
-def _signature(settings: FeedSettings) -> dict[str, tf.TensorSpec]:
-    ids = tf.TensorSpec((None, None), tf.int32)
-    signature = {
-        "token_ids": ids,
-        "segment_ids": ids,
-        "padding_mask": ids,
-        "weights": tf.TensorSpec((None,), tf.float32),
-    }
-    if settings.task == "classify":
-        signature["labels"] = tf.TensorSpec((None,), tf.int32)
-    elif settings.task == "multilabel":
-        signature["labels"] = tf.TensorSpec((None, settings.num_classes), tf.float32)
-    elif settings.task == "regression":
-        signature["labels"] = tf.TensorSpec((None,), tf.float32)
-    return signature
+def distribute(batches: Iterator[Batch], strategy: tf.distribute.Strategy) -> ReadAhead:
+    """Global batches -> batches on the replicas of `strategy`, read and copied ahead in the background.
+
+    Every batch must have a multiple of `num_replicas_in_sync` rows; replica r gets the r-th part of them.
+    """
+    return ReadAhead((place(batch, strategy) for batch in batches), PREFETCH_BATCHES)
+
+
+def place(batch: Batch, strategy: tf.distribute.Strategy) -> dict[str, Any]:
+    """A global batch as tensors on the replicas."""
+    rows = len(batch["weights"])
+
+    def on_replica(context: Any) -> dict[str, tf.Tensor]:
+        part = replica_slice(rows, context.replica_id_in_sync_group, context.num_replicas_in_sync)
+        return {name: tf.convert_to_tensor(values[part]) for name, values in batch.items()}
+
+    return strategy.experimental_distribute_values_from_function(on_replica)
 
 
 def plan_batches(

@@ -74,6 +74,11 @@ class Source:
         """Whether an empty line is a row with an empty text, and not a blank line."""
         return set(self.wanted) in ({0}, {-1}) and self.num_fields in (None, 1)
 
+    def read_head(self) -> bytes:
+        """The bytes before the first row: byte-order mark and header."""
+        with _open_bytes(self.path, self.compressed) as file:
+            return file.read(self.data_start)
+
 
 @dataclass(frozen=True)
 class Chunk:

@@ -97,8 +97,8 @@ def check_vocabulary(config: BertConfig, num_tokens: int, source: str) -> str | 
     """
     if num_tokens > config.vocab_size:
         raise ConfigError(
-            f"Token ids must be below the model's vocab_size. Received: a vocabulary of {num_tokens} tokens ({source}), "
-            f"vocab_size {config.vocab_size}. Use the vocab.txt that belongs to the checkpoint."
+            f"Token ids must be below the model's vocab_size. Received: a vocabulary of {num_tokens} tokens "
+            f"({source}), vocab_size {config.vocab_size}. Use the vocab.txt that belongs to the checkpoint."
         )
     if num_tokens < config.vocab_size:
         return f"the vocabulary has {num_tokens} tokens, the model {config.vocab_size}: the rest stays unused"

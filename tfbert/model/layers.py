@@ -46,7 +46,7 @@ def initializer(stddev):
 
 
 def dense(x, kernel, bias):
-    """x @ kernel + bias on (T, in) -> (T, out)."""
+    """A dense layer without its activation: (T, in) -> (T, out)."""
     return ops.add(ops.matmul(x, kernel), bias)
 
 

@@ -33,6 +33,21 @@ from tfbert.trainer import Epoch, Scorer, Trainer
 
 logger = logging.getLogger("tfbert")
 SCHEDULES = ("linear", "constant", "plateau")
+_LEAST = {
+    "seed": 0,
+    "epochs": 0,
+    "frozen_epochs": 0,
+    "patience": 0,
+    "plateau_patience": 1,
+    "global_batch_size": 1,
+    "accumulate": 1,
+    "shuffle_window": 1,
+    "length_multiple": 1,
+    "head_units": 1,
+    "weight_decay": 0,
+    "clip_norm": 0,
+}
+_RANGES = {"learning_rate": (0, math.inf), "frozen_learning_rate": (0, math.inf), "plateau_factor": (0, 1)}
 
 
 @dataclass(frozen=True)
@@ -42,7 +57,7 @@ class ClassifyConfig:
     data: str
     """Data-set folder, or a JSON-lines file of token ids."""
     init: str
-    """Where the encoder starts: Google checkpoint, Hugging Face folder, run folder, or a config .json (random weights)."""
+    """Where the encoder starts: Google checkpoint, Hugging Face folder, run folder, or a config .json (random)."""
     run_dir: str
     """Folder to write the run to."""
     head: str = "pool"
@@ -86,12 +101,12 @@ class ClassifyConfig:
     global_batch_size: int = 32
     """Rows a step over all devices."""
     batch_tokens: int | None = None
-    """Cut batches so that rows x padded length stays within this many tokens; --global_batch_size is then the most rows."""
+    """Cut batches so that rows x padded length is at most this; --global_batch_size is then the most rows."""
     accumulate: int = 1
     """Micro-batches a step; the global batch stays the same."""
     shuffle_window: int = 300_000
     """Rows that are shuffled and sorted by length together."""
-    length_multiple: int = 4
+    length_multiple: int = 1
     """Batches are padded to multiples of this."""
     pad_to_max: bool = False
     """Pad every batch to max_len (fixed shapes)."""
@@ -112,25 +127,26 @@ class ClassifyConfig:
         _check_choice("head", self.head, HEADS)
         _check_choice("schedule", self.schedule, SCHEDULES)
         _check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        least = {
-            "epochs": 0, "frozen_epochs": 0, "patience": 0, "plateau_patience": 1, "global_batch_size": 1, "accumulate": 1,
-            "shuffle_window": 1, "length_multiple": 1, "head_units": 1, "weight_decay": 0, "clip_norm": 0,
-        }  # fmt: skip
-        for name, minimum in least.items():
+        for name, minimum in _LEAST.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"--{name} must be at least {minimum}. Received: {getattr(self, name)}.")
-        if self.epochs + self.frozen_epochs < 1:
-            raise ConfigError("There must be at least one epoch. Received: --epochs 0 --frozen_epochs 0.")
+        for name, (low, high) in _RANGES.items():
+            if not low < getattr(self, name) < high:
+                raise ConfigError(f"--{name} must be between {low:g} and {high:g}. Received: {getattr(self, name)}.")
         for name in ("warmup", "head_dropout"):
-            if not 0 <= getattr(self, name) <= (1 if name == "warmup" else 0.99):
+            if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"--{name} is a share from 0 to 1. Received: {getattr(self, name)}.")
-        if not 0 < self.plateau_factor < 1:
-            raise ConfigError(f"--plateau_factor must be between 0 and 1. Received: {self.plateau_factor}.")
-        for name in ("learning_rate", "frozen_learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"--{name} must be a number above 0. Received: {getattr(self, name)}.")
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise ConfigError(f"--batch_tokens must be at least 1. Received: {self.batch_tokens}.")
+        if self.mode is not None:
+            _check_choice("mode", self.mode, ("min", "max"))
+        Devices.parse(self.devices)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Refuses settings that cannot work with each other."""
+        if self.epochs + self.frozen_epochs < 1:
+            raise ConfigError("There must be at least one epoch. Received: --epochs 0 --frozen_epochs 0.")
         if self.loss == "dmi" and self.class_weights:
             raise ConfigError("The dmi loss takes no class weights. Received: --class_weights. Leave them out.")
         if self.loss == "dmi" and self.accumulate > 1:
@@ -142,9 +158,6 @@ class ClassifyConfig:
                 "--patience must be above --plateau_patience, or the rate is never lowered. "
                 f"Received: {self.patience} and {self.plateau_patience}."
             )
-        if self.mode is not None:
-            _check_choice("mode", self.mode, ("min", "max"))
-        Devices.parse(self.devices)
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
@@ -319,7 +332,7 @@ def _train_stage(
         for plan in plans:
             yield from plan_batches(train, plan, feed, multiple)
 
-    batches = distribute(global_batches(), feed, strategy)
+    batches = distribute(global_batches(), strategy)
     epochs = (Epoch(plan.epoch, batches, plan.num_batches) for plan in plans)
     trainer.fit(epochs, config.frozen_epochs + config.epochs, callbacks, validation)
 
@@ -370,7 +383,7 @@ class _Validation:
         batches = plan_batches(self._store, self._plan, self._feed, strategy.num_replicas_in_sync)
         loss_sum = weight_sum = 0.0
         joint: Any = 0.0
-        stream = distribute(batches, self._feed, strategy)
+        stream = distribute(batches, strategy)
         for _ in range(self._plan.num_batches):
             batch = next(stream)
             logits = self._scorer.logits(batch)

@@ -1,0 +1,99 @@
+"""Parts: what workers make of the chunks of an input, and what the merge reads."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+ROW = np.dtype(
+    [
+        ("size", "<u4"),  # bytes of the line
+        ("length", "<i4"),  # token ids in the line
+        ("full_length", "<i4"),  # before truncation
+        ("label", "<i4"),  # class id or -1
+        ("label_key", "<u4"),  # equal for equal labels of any task
+        ("line", "<u4"),  # line number in the chunk
+        ("hash", "<u8"),  # of the text; decides duplicates together with hash2, and the split alone
+        ("hash2", "<u8"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class PartStats:
+    """Counts of one part; `source` and `first_line` are filled in by the parent.
+
+    Attributes:
+        lines: rows read.
+        physical_lines: lines of the file; more than `lines` where a CSV record spans several.
+        rows: rows kept.
+        rejected: rows rejected, by reason.
+        first_bad: the first reject that is the data's fault.
+        sizes: bytes of the part's files, by suffix.
+        source: number of the input in its group.
+        first_line: line number of the part's first row.
+    """
+
+    lines: int
+    physical_lines: int
+    rows: int
+    rejected: dict[str, int]
+    first_bad: dict[str, Any] | None
+    sizes: dict[str, int] = field(default_factory=dict)
+    source: int = 0
+    first_line: int = 1
+
+    def at(self, source: int, first_line: int) -> "PartStats":
+        return replace(self, source=source, first_line=first_line)
+
+
+@dataclass(frozen=True)
+class PartFiles:
+    """The files of one part; the statistics come last, and with them the part is whole.
+
+    Suffixes: `.jsonl` the lines, `.rows` the table, `.rejects` unusable rows; where duplicates are dropped, `.texts`
+    the cut texts of all rows; where rows have several classes, `.classes` their (row, class) pairs.
+    """
+
+    prefix: str
+
+    def path(self, suffix: str) -> Path:
+        return Path(self.prefix + suffix)
+
+    def save(self, contents: Mapping[str, bytes], stats: PartStats) -> PartStats:
+        for suffix, content in contents.items():
+            self.path(suffix).write_bytes(content)
+        stats = replace(stats, sizes={suffix: len(content) for suffix, content in contents.items()})
+        temporary = self.path(".stats.tmp")
+        temporary.write_bytes(orjson.dumps(asdict(stats)))
+        temporary.replace(self.path(".stats"))
+        return stats
+
+    def load(self) -> PartStats | None:
+        """The statistics of a whole part, or None where it is absent or a file of it was cut."""
+        try:
+            stats = PartStats(**orjson.loads(self.path(".stats").read_bytes()))
+            whole = all(self.path(suffix).stat().st_size == size for suffix, size in stats.sizes.items())
+        except (OSError, orjson.JSONDecodeError):
+            return None
+        return stats if whole else None
+
+    def table(self) -> npt.NDArray[np.void]:
+        return np.fromfile(self.path(".rows"), ROW)
+
+    def rejects(self) -> Iterator[dict[str, Any]]:
+        with self.path(".rejects").open("rb") as file:
+            for line in file:
+                yield orjson.loads(line)
+
+    def texts(self) -> list[str]:
+        texts: list[str] = orjson.loads(self.path(".texts").read_bytes())
+        return texts
+
+    def classes(self) -> npt.NDArray[np.int32] | None:
+        path = self.path(".classes")
+        return np.fromfile(path, "<i4").reshape(-1, 2) if path.exists() else None
