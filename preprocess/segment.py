@@ -48,7 +48,7 @@ class SegmentConfig:
     text: str = option()
     """Column of the text: a name, or a 0-based number, negative from the end; `text` or 0 for a plain text file."""
     segmenter: str = "jieba"
-    """jieba, or rjieba: faster, in Rust, without user dictionary; its words can differ."""
+    """jieba, or rjieba: in Rust, without user dictionary; its words can differ."""
     user_dict: str | None = None
     """jieba user dictionary: `word`, `word frequency` or `word frequency tag` a line, UTF-8."""
     hmm: bool = True
