@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: all setup demo test lint format types clean
+.PHONY: all setup demo test lint format types docs clean
 .DEFAULT_GOAL := all
 
 all: lint types test
@@ -42,6 +42,9 @@ format: $(VENV)/ready-test
 
 types: $(VENV)/ready-test
 	@$(BIN)/mypy
+
+docs: $(VENV)/ready
+	@$(BIN)/python docs/make_settings.py
 
 clean:
 	rm -rf $(VENV) demo-data

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from preprocess.output import atomic_file
 from preprocess.summary import length_percentile
+from tfbert.data.output import atomic_file
 from tfbert.errors import ConfigError
 
 MAX_BARS = 60
@@ -109,7 +109,7 @@ def draw_lengths(path: Path, histogram: Mapping[str, int], max_len: int, title: 
     )  # fmt: skip
     _thousands(axes.yaxis)
     axes.grid(axis="y", alpha=0.3)
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(framealpha=0.85, edgecolor="none", fontsize=9)
     _save(figure, path)
 
 

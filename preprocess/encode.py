@@ -113,7 +113,7 @@ class EncodeConfig:
     """Go on from the finished parts of an interrupted run with the same inputs and settings."""
     seed: int = 0
     """Seed of the validation split."""
-    chunk_bytes: int = 2 << 20
+    chunk_bytes: int = 1 << 20
     """Bytes of input a task."""
 
     def __post_init__(self) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from preprocess.output import atomic_file, check_output
 from preprocess.pool import WorkerPool, check_workers
 from tfbert.cli import option
 from tfbert.data.columns import split_names
+from tfbert.data.output import atomic_file, check_output
 from tfbert.data.source import Chunk, RowError, Source, chunks, open_source, read_rows, total_bytes
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import Progress, logger

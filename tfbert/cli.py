@@ -144,7 +144,7 @@ def parser_for(config_class: type, prog: str) -> Any:
         elif how.get("many"):
             arguments |= {"nargs": "+", "type": str, "default": list(default)}
         elif how.get("repeat"):
-            arguments |= {"action": "append", "type": str, "default": list(default)}
+            arguments |= {"action": "append", "type": _Word(), "default": list(default)}
         else:
             kind = _Word() if kind in (str, str | None) else kind
             arguments |= {"type": kind} | ({"required": True} if required else {"default": default})
@@ -155,7 +155,9 @@ def parser_for(config_class: type, prog: str) -> Any:
 class _Word:
     """Type of a text flag: `null` on the command line is a word like any other; a number in a YAML file is one too."""
 
-    def __call__(self, value: object) -> str | None:
+    def __call__(self, value: object) -> str | list[str] | None:
+        if isinstance(value, list):  # all values of a repeated flag, in a YAML file
+            return [str(item) for item in value]
         return None if value is None else str(value)
 
     def __repr__(self) -> str:

@@ -8,7 +8,8 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ from tfbert.data.manifest import Manifest
 from tfbert.errors import ConfigError, DataError
 from tfbert.model.checkpoint import RUN_WEIGHTS
 from tfbert.model.config import BertConfig
+
+CONFIG = "config.yaml"
+_OURS = (
+    "bert_config.json", "model.json", MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
+    "events", "report", "finished",
+)  # fmt: skip
+_PATHS = ("data", "init")  # settings that name the same file in several ways
+_FREE = ("run_dir", "devices")  # settings that do not decide the result
 
 
 @dataclass(frozen=True)
@@ -36,19 +45,76 @@ class RunFolder:
     def finished(self) -> bool:
         return (self.path / "finished").exists()
 
-    def lock(self) -> None:
-        """Makes the folder and takes it for this process; the lock goes with the process.
+    def check_same(self, config: Any) -> None:
+        """Refuses a finished run of other settings.
 
         Raises:
-            ConfigError: another process trains in it, or it holds an unfinished run.
+            ConfigError: names the settings that differ.
+        """
+        try:
+            had = yaml.safe_load((self.path / CONFIG).read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise DataError(f"{self.path / CONFIG}: the settings of the run cannot be read: {error}.") from error
+        differing = []
+        for name, value in _plain(config).items():
+            was = had.get(name, value)
+            same = Path(value).resolve() == Path(was).resolve() if name in _PATHS else value == was
+            if not same and name not in _FREE:
+                differing.append(f"{name} {was!r}, now {value!r}")
+        if differing:
+            raise ConfigError(
+                f"A run folder holds one run. Received: {self.path}, complete with other settings "
+                f"({'; '.join(differing[:5])}). Choose another --run_dir."
+            )
+
+    def check_free(self) -> None:
+        """Refuses a folder that a run cannot be written to.
+
+        Raises:
+            ConfigError: it is in use, holds an unfinished run, or files of something else under names of a run.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"--run_dir names a folder. Received: {self.path}, a file.")
+        if (self.path / "lock").exists():
+            os.close(self._take_lock())
+        self._check_content()
+
+    def _check_content(self) -> None:
+        if (self.path / CONFIG).exists():
+            raise ConfigError(
+                f"A run folder holds one run. Received: {self.path}, with a run that did not finish. Choose another "
+                "--run_dir, or remove this one."
+            )
+        foreign = [name for name in _OURS if (self.path / name).exists()]
+        if foreign:
+            raise ConfigError(
+                f"A run needs a folder of its own. Received: {self.path}, which holds {', '.join(foreign)} of something "
+                "else. Choose another --run_dir."
+            )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Makes the folder and holds it for a new run; other processes are refused meanwhile.
+
+        Raises:
+            ConfigError: as `check_free`.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        handle = self._take_lock()
+        try:
+            self._check_content()
+            yield
+        finally:
+            os.close(handle)
+
+    def _take_lock(self) -> int:
         handle = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             os.close(handle)
             raise ConfigError(f"A run folder belongs to one run. Received: {self.path}, in use by another.") from None
+        return handle
 
     def write_description(
         self,
@@ -60,9 +126,8 @@ class RunFolder:
         names: Sequence[str],
     ) -> None:
         """Writes everything that is known before training starts."""
-        values = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(config).items()}
-        (self.path / "config.yaml").write_text(
-            yaml.safe_dump(values, sort_keys=False, allow_unicode=True), encoding="utf-8"
+        (self.path / CONFIG).write_text(
+            yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8"
         )
         (self.path / "bert_config.json").write_text(bert_config.dump(), encoding="utf-8")
         (self.path / "model.json").write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
@@ -90,8 +155,22 @@ class RunFolder:
         return BertConfig.load(self.path / "bert_config.json"), model
 
     def manifest(self) -> Manifest:
+        """How the texts of the run were read and encoded.
+
+        Raises:
+            DataError: the run was trained on files that do not tell, or the manifest is damaged.
+        """
+        if not (self.path / MANIFEST).exists():
+            raise DataError(
+                f"{self.path}: prediction needs to know how the texts of the run were encoded. Received: a run on bare "
+                "JSON-lines files. Encode the texts with `preprocess encode` and train on that folder."
+            )
         return Manifest.load(self.path / MANIFEST)
 
     def label_names(self) -> list[str]:
-        text = (self.path / "labels.txt").read_text(encoding="utf-8")
-        return text.split("\n")[:-1]
+        """Names in id order, as they stand in `labels.txt`."""
+        return (self.path / "labels.txt").read_bytes().decode("utf-8").split("\n")[:-1]
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(config).items()}

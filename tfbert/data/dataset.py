@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tfbert.data.labels import load_label_map
 from tfbert.data.manifest import NAME as MANIFEST
-from tfbert.data.manifest import Manifest
+from tfbert.data.manifest import Manifest, file_checksum
 from tfbert.data.store import RowStore
 from tfbert.errors import DataError
+
+MAX_BARE_CLASSES = 10_000  # of a file without label names; a larger class id is a mistake
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,12 @@ class DataSet:
         """Opens a folder with a manifest, a folder with train.jsonl, or a JSON-lines file (a train part alone).
 
         Raises:
-            DataError: there is no data set, or a file of it is missing.
+            DataError: there is no data set, or a file of it is missing or not the one of the manifest.
         """
         path = Path(path)
         if path.is_file():
+            if (path.parent / MANIFEST).is_file():
+                raise DataError(f"--data names the folder of a data set. Received: {path}. Give {path.parent}.")
             return cls(path, {"train": path}, None)
         files = {name: path / f"{name}.jsonl" for name in ("train", "val", "test")}
         if (path / MANIFEST).is_file():
@@ -42,11 +47,17 @@ class DataSet:
             for name, file in parts.items():
                 if not file.is_file() or file.stat().st_size != manifest.parts[name].bytes:
                     raise DataError(f"{file}: the file is not the one of the manifest. Encode the data again.")
+            vocab = path / "vocab.txt"
+            if not vocab.is_file() or file_checksum(vocab) != manifest.vocab_checksum:
+                raise DataError(f"{vocab}: the file is not the one of the manifest. Encode the data again.")
             return cls(path, parts, manifest)
+        if (path / "rejects.jsonl").exists():  # `preprocess encode` was stopped while it published
+            raise DataError(f"{path}: the data set is not complete. Received: no {MANIFEST}. Encode the data again.")
         parts = {name: file for name, file in files.items() if file.is_file()}
         if "train" not in parts:
             raise DataError(
-                f"--data names a folder made by `preprocess encode`, or a JSON-lines file. Received: {path}."
+                f"--data names a folder made by `preprocess encode`, or a JSON-lines file. Received: {path}"
+                f"{'' if path.exists() else ', which does not exist'}."
             )
         return cls(path, parts, None)
 
@@ -65,11 +76,19 @@ class DataSet:
             DataError: there is no such part.
         """
         if part not in self.parts:
-            raise DataError(f"{self.path}: there is no part {part!r}. Received: parts {', '.join(self.parts)}.")
+            raise DataError(f"{self.path}: there is no part {part!r}. The parts are: {', '.join(self.parts)}.")
         return RowStore(self.parts[part])
 
     def label_names(self, train: RowStore) -> list[str]:
-        """Names in id order; for a bare file the class ids that its index has, up to the largest."""
+        """Names in id order: of the manifest; for bare files of a labels.txt beside them, else the class ids met.
+
+        Raises:
+            DataError: with `file:line`, where a bare file has a row without a class, or with an absurd one.
+        """
         if self.manifest is not None:
             return self.manifest.label_names
+        names = self.parts["train"].parent / "labels.txt"
+        if names.is_file():
+            return list(load_label_map(names).names)
+        train.check_labels(MAX_BARE_CLASSES)
         return [str(i) for i in range(int(np.max(train.labels, initial=-1)) + 1)]

@@ -4,10 +4,12 @@ Every batch is a dict: `token_ids`, `segment_ids`, `padding_mask` (rows, L), `la
 one global batch share one padded length; rows of weight 0 fill it up so that each replica has the same number of rows.
 """
 
+import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import tensorflow as tf
 from tfbert.data.batch import Batch, collate, fill_up, labels_of, padded_length, row_weights
 from tfbert.data.plan import EpochPlan, Rows, replica_slice
 from tfbert.data.store import RowStore
+from tfbert.errors import DataError
 
 PREFETCH_BATCHES = 8
 
@@ -32,6 +35,7 @@ class FeedSettings:
         task: classify, multilabel or regression; None delivers no labels.
         num_classes: width of multi-hot labels.
         class_weights: class id -> weight, or None.
+        vocab_size, type_vocab_size: rows of the model's embeddings; a larger id is refused.
     """
 
     pad_id: int
@@ -41,54 +45,68 @@ class FeedSettings:
     task: str | None = None
     num_classes: int = 0
     class_weights: Mapping[int, float] | None = None
+    vocab_size: int | None = None
+    type_vocab_size: int | None = None
 
 
 def make_batch(store: RowStore, rows: Rows, settings: FeedSettings, multiple: int) -> Batch:
-    """Reads rows into one global batch whose row count is a multiple of `multiple`."""
+    """Reads rows into one global batch whose row count is a multiple of `multiple`.
+
+    Raises:
+        DataError: with `file:line`, where a row is damaged, has no label of the task, or an id that the model lacks.
+    """
+
+    def place(i: int) -> str:
+        return store.place(int(rows[i]))
+
     records = store.read(rows)
     longest = max(len(record.token_ids) for record in records)
     length = padded_length(longest, settings.length_multiple, settings.max_len, settings.pad_to_max)
     batch = collate(records, length, settings.pad_id)
+    _check_ids(batch["token_ids"], settings.vocab_size, "token id", "vocab_size", place)
+    _check_ids(batch["segment_ids"], settings.type_vocab_size, "segment id", "type_vocab_size", place)
     if settings.task is not None:
-        batch["labels"] = labels_of(
-            records, settings.task, settings.num_classes, lambda i: store.place(int(rows[i]))
-        )
+        batch["labels"] = labels_of(records, settings.task, settings.num_classes, place)
         batch["weights"] = row_weights(records, settings.class_weights)
     else:
         batch["weights"] = np.ones(len(records), np.float32)
     return fill_up(batch, multiple)
 
 
+def _check_ids(ids: np.ndarray, size: int | None, what: str, name: str, place: Callable[[int], str]) -> None:
+    """On a GPU an id without a row in the table would silently read as zeros."""
+    if size is not None and ids.max() >= size:
+        row = int(np.flatnonzero((ids >= size).any(axis=1))[0])
+        raise DataError(
+            f"{place(row)}: a {what} must be below the model's {name}, {size}. Received: {ids[row].max()}. Encode the "
+            "text with the vocab.txt that belongs to the checkpoint."
+        )
+
+
+_END = object()
+
+
 class ReadAhead:
     """Runs an iterator in a thread of its own, a bounded number of items ahead; errors come out at their place.
 
-    tf.data does the same for generators, but an iterator of it that is dropped early can block for ever.
+    tf.data does the same for generators, but an iterator of it that is dropped early can block for ever. Use it in a
+    `with` block: what is left of the items is then dropped, and the thread ends.
+
+    Args:
+        items: made and used in the thread alone.
+        ahead: items that may wait, at least 1.
     """
 
     def __init__(self, items: Iterator[Any], ahead: int):
-        self._items = items
+        if ahead < 1:
+            raise ValueError(f"ahead must be at least 1. Received: {ahead}.")
         self._queue: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(ahead)
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="read-ahead", daemon=True)
+        # the thread does not know this object, so that one which is dropped without `close` is collected, and ends it
+        self._thread = threading.Thread(
+            target=_fill, args=(items, self._queue, self._stopped), name="read-ahead", daemon=True
+        )
         self._thread.start()
-
-    def _work(self) -> None:
-        try:
-            for item in self._items:
-                if not self._put(item, None):
-                    return
-            self._put(None, StopIteration())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the item is asked for
-            self._put(None, error)
-
-    def _put(self, item: Any, error: BaseException | None) -> bool:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put((item, error), timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
 
     def __iter__(self) -> "ReadAhead":
         return self
@@ -97,17 +115,51 @@ class ReadAhead:
         if self._stopped.is_set():
             raise StopIteration
         item, error = self._queue.get()
-        if error is not None:
+        if error is not None or item is _END:
             self.close()
-            raise error
+            raise StopIteration if error is None else error
         return item
 
     def close(self) -> None:
-        """Ends the thread; safe to call twice."""
+        """Ends the thread, after the item that it is at; safe to call twice."""
         self._stopped.set()
+        with contextlib.suppress(queue.Empty):
+            while True:  # wakes a thread that waits for room
+                self._queue.get_nowait()
+        self._thread.join()
+
+    def __enter__(self) -> "ReadAhead":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "_stopped"):
+            self._stopped.set()  # and no more: this may run inside the thread, while it holds the queue's lock
+
+
+def _fill(items: Iterator[Any], waiting: queue.Queue[Any], stopped: threading.Event) -> None:
+    try:
+        for item in items:
+            _put(waiting, (item, None), stopped)
+            if stopped.is_set():
+                return
+        _put(waiting, (_END, None), stopped)
+    except BaseException as error:  # noqa: BLE001 - it is raised again where the item is asked for
+        _put(waiting, (None, error), stopped)
+    finally:
+        if isinstance(items, Generator):
+            items.close()
+
+
+def _put(waiting: queue.Queue[Any], entry: tuple[Any, BaseException | None], stopped: threading.Event) -> None:
+    while not stopped.is_set():
+        with contextlib.suppress(queue.Full):
+            waiting.put(entry, timeout=0.5)
+            return
 
 
 def distribute(batches: Iterator[Batch], strategy: tf.distribute.Strategy) -> ReadAhead:
@@ -119,8 +171,10 @@ def distribute(batches: Iterator[Batch], strategy: tf.distribute.Strategy) -> Re
 
 
 def place(batch: Batch, strategy: tf.distribute.Strategy) -> dict[str, Any]:
-    """A global batch as tensors on the replicas."""
+    """A global batch as tensors on the replicas, for batches that `distribute` would take."""
     rows = len(batch["weights"])
+    if rows % strategy.num_replicas_in_sync:
+        raise ValueError(f"Rows must divide evenly over {strategy.num_replicas_in_sync} replicas. Received: {rows}.")
 
     def on_replica(context: Any) -> dict[str, tf.Tensor]:
         part = replica_slice(rows, context.replica_id_in_sync_group, context.num_replicas_in_sync)

@@ -9,15 +9,15 @@ from typing import BinaryIO
 from tfbert.errors import DataError
 
 
-def check_output(out: Path, inputs: Iterable[str] = ()) -> None:
-    """Raises DataError where `out` cannot be written, or is one of the inputs."""
+def check_output(out: Path, inputs: Iterable[str] = (), flag: str = "--out") -> None:
+    """Raises DataError where `out`, given by `flag`, cannot be written, or is one of the inputs."""
     if out.is_dir():
-        raise DataError(f"--out names a file. Received: {out}, a folder.")
+        raise DataError(f"{flag} names a file. Received: {out}, a folder.")
     if not out.absolute().parent.is_dir():
-        raise DataError(f"--out must lie in an existing folder. Received: {out}; {out.parent} does not exist.")
+        raise DataError(f"{flag} must lie in an existing folder. Received: {out}; {out.parent} does not exist.")
     for path in inputs:
         if out.exists() and out.samefile(path):
-            raise DataError(f"--out must be another file than the input. Received: {out} for both.")
+            raise DataError(f"{flag} must be another file than the input. Received: {out} for both.")
 
 
 @contextmanager
