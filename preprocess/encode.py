@@ -11,21 +11,20 @@ import hashlib
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 
 from preprocess.merge import Merged, Merger
-from preprocess.parts import ROW, PartFiles, PartStats
+from preprocess.parts import PartFiles, PartStats, pack_class, pack_row
 from preprocess.pool import WorkerPool, check_workers
 from preprocess.summary import write_summary
 from preprocess.work_folder import WorkFolder
 from tfbert import __version__
 from tfbert.cli import option
-from tfbert.data.columns import FieldReader, Roles, parse_filters, split_names
+from tfbert.data.columns import FieldReader, Roles, RowFields, parse_filters, split_names
 from tfbert.data.labels import LabelMap, LabelReader, load_label_map, raw_labels, sorted_names
 from tfbert.data.manifest import TASKS, Manifest, file_checksum
 from tfbert.data.record import Record, dump
@@ -228,39 +227,49 @@ def scan_labels(chunk: Chunk) -> set[str]:
     return labels
 
 
-@dataclass
 class _PartBuilder:
-    """Rows of a part as they are collected."""
+    """Rows of a part as they are collected: in buffers, as a million short rows are a great many objects."""
 
-    lines: list[bytes] = field(default_factory=list)
-    table: list[tuple[Any, ...]] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    classes: list[tuple[int, int]] = field(default_factory=list)
-    rejects: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(self, settings: WorkerSettings):
+        self._settings = settings
+        self._rows = 0
+        self._lines, self._table, self._texts, self._classes = (bytearray() for _ in range(4))
+        self._rejects: list[dict[str, Any]] = []
 
     def reject(self, number: int, raw: str, error: RowError) -> None:
-        self.rejects.append({"line": number, "reason": error.reason, "detail": error.detail, "text": raw[:CUT]})
+        self._rejects.append({"line": number, "reason": error.reason, "detail": error.detail, "text": raw[:CUT]})
 
-    def contents(self, settings: WorkerSettings) -> dict[str, bytes]:
-        contents = {
-            ".jsonl": b"".join(self.lines),
-            ".rows": np.array(self.table, ROW).tobytes(),
-            ".rejects": b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in self.rejects),
-        }
-        if settings.keep_texts:
-            contents[".texts"] = orjson.dumps(self.texts)
-        if settings.task == "multilabel":
-            contents[".classes"] = np.array(self.classes, "<i4").tobytes()
+    def add(self, number: int, raw: str, row: RowFields, record: Record, full_length: int) -> None:
+        line, label = dump(record), record.label
+        class_id = label if type(label) is int else -1
+        label_key = label if type(label) is int else zlib.crc32(orjson.dumps(label))
+        hashes = _text_hash(row.text, row.text_b, self._settings.hash_key)
+        self._table += pack_row(len(line), len(record.token_ids), full_length, class_id, label_key, number, *hashes)
+        if self._settings.keep_texts:
+            self._texts += orjson.dumps(raw[:CUT], option=orjson.OPT_APPEND_NEWLINE)
+        if isinstance(label, list):
+            for i in label:
+                self._classes += pack_class(self._rows, i)
+        self._lines += line
+        self._rows += 1
+
+    def contents(self) -> dict[str, bytes | bytearray]:
+        rejects = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in self._rejects)
+        contents: dict[str, bytes | bytearray] = {".jsonl": self._lines, ".rows": self._table, ".rejects": rejects}
+        if self._settings.keep_texts:
+            contents[".texts"] = self._texts
+        if self._settings.task == "multilabel":
+            contents[".classes"] = self._classes
         return contents
 
     def stats(self, chunk: Chunk) -> PartStats:
-        lines = len(self.lines) + len(self.rejects)
+        lines = self._rows + len(self._rejects)
         return PartStats(
             lines=lines,
             physical_lines=count_lines(chunk.read()) if chunk.source.format == "csv" else lines,
-            rows=len(self.lines),
-            rejected=dict(Counter(reject["reason"] for reject in self.rejects)),
-            first_bad=next((reject for reject in self.rejects if reject["reason"] not in INTENDED), None),
+            rows=self._rows,
+            rejected=dict(Counter(reject["reason"] for reject in self._rejects)),
+            first_bad=next((reject for reject in self._rejects if reject["reason"] not in INTENDED), None),
         )
 
 
@@ -271,7 +280,7 @@ def encode_chunk(task: EncodeTask) -> PartStats:
         return done
     settings, encoder = _state.settings, _state.encoder
     read_label = LabelReader(settings.task, task.label_ids or {}, settings.label_separator)
-    part = _PartBuilder()
+    part = _PartBuilder(settings)
     for number, raw, fields in read_rows(task.chunk):
         try:
             if isinstance(fields, RowError):
@@ -281,18 +290,14 @@ def encode_chunk(task: EncodeTask) -> PartStats:
         except RowError as error:
             part.reject(number, raw, error)
             continue
-        token_ids, segment_ids, full_length = encoder.encode(row.text, row.text_b)
-        line = dump(Record(token_ids, segment_ids, label, row.weight, row.type, row.keep or None))
-        class_id = label if type(label) is int else -1
-        label_key = class_id if type(label) is int else zlib.crc32(orjson.dumps(label))
-        hashes = _text_hash(row.text, row.text_b, settings.hash_key)
-        part.table.append((len(line), len(token_ids), full_length, class_id, label_key, number, *hashes))
-        if settings.keep_texts:
-            part.texts.append(raw[:CUT])
-        if isinstance(label, list):
-            part.classes.extend((len(part.lines), number) for number in label)
-        part.lines.append(line)
-    return task.files.save(part.contents(settings), part.stats(task.chunk))
+        try:
+            token_ids, segment_ids, full_length = encoder.encode(row.text, row.text_b)
+        except Exception as error:
+            error.add_note(f"{task.chunk.source.path}:{task.chunk.first_line() + number - 1}: this row was worked on")
+            raise
+        record = Record(token_ids, segment_ids, label, row.weight, row.type, row.keep or None)
+        part.add(number, raw, row, record, full_length)
+    return task.files.save(part.contents(), part.stats(task.chunk))
 
 
 def _text_hash(text: str, text_b: str | None, key: bytes | None) -> tuple[int, int]:

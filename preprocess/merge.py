@@ -198,7 +198,7 @@ def _dropped(goes: npt.NDArray[np.uint8], table: npt.NDArray[np.void], files: Pa
             "line": int(table["line"][i]),
             "reason": "duplicate" if goes[i] == DUPLICATE else "conflict",
             "detail": "the text occurred before" + ("" if goes[i] == DUPLICATE else " with another label"),
-            "text": texts[i],
+            "text": orjson.loads(texts[i]),
         }
         for i in rows
     ]

@@ -1,5 +1,6 @@
 """Parts: what workers make of the chunks of an input, and what the merge reads."""
 
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,8 @@ ROW = np.dtype(
         ("hash2", "<u8"),
     ]
 )
+pack_row = struct.Struct("<IiiiIIQQ").pack  # the fields of ROW
+pack_class = struct.Struct("<ii").pack  # row in the part, class
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class PartFiles:
     """The files of one part; the statistics come last, and with them the part is whole.
 
     Suffixes: `.jsonl` the lines, `.rows` the table, `.rejects` unusable rows; where duplicates are dropped, `.texts`
-    the cut texts of all rows; where rows have several classes, `.classes` their (row, class) pairs.
+    the cut texts of all rows, a JSON line each; where rows have several classes, `.classes` their (row, class) pairs.
     """
 
     prefix: str
@@ -64,7 +67,7 @@ class PartFiles:
     def path(self, suffix: str) -> Path:
         return Path(self.prefix + suffix)
 
-    def save(self, contents: Mapping[str, bytes], stats: PartStats) -> PartStats:
+    def save(self, contents: Mapping[str, bytes | bytearray], stats: PartStats) -> PartStats:
         for suffix, content in contents.items():
             self.path(suffix).write_bytes(content)
         stats = replace(stats, sizes={suffix: len(content) for suffix, content in contents.items()})
@@ -90,9 +93,8 @@ class PartFiles:
             for line in file:
                 yield orjson.loads(line)
 
-    def texts(self) -> list[str]:
-        texts: list[str] = orjson.loads(self.path(".texts").read_bytes())
-        return texts
+    def texts(self) -> list[bytes]:
+        return self.path(".texts").read_bytes().split(b"\n")
 
     def classes(self) -> npt.NDArray[np.int32] | None:
         path = self.path(".classes")

@@ -10,7 +10,7 @@ from pathlib import Path
 from preprocess.parts import PartFiles
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import Manifest, file_checksum
-from tfbert.errors import DataError
+from tfbert.errors import ConfigError, DataError
 from tfbert.progress import logger
 
 PARTS = ("train", "val", "test")
@@ -72,7 +72,7 @@ class WorkFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(self.folder)  # a full disk does not say where
-        if kind is None or issubclass(kind, DataError):
+        if kind is None or issubclass(kind, DataError | ConfigError):
             self._remove()
         else:
             logger.warning(

@@ -15,3 +15,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def logical_cpus() -> int:
+    """Four logical CPU devices, made before TensorFlow starts: `cpu:1` to `cpu:4` then work any number of times."""
+    from tfbert.cli import import_tensorflow
+
+    import_tensorflow()
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+    return len(tf.config.list_logical_devices("CPU"))

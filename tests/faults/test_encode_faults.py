@@ -15,6 +15,7 @@ import pytest
 from encode_runs import DataSet, encode, error_line, flags_of, write_vocab
 
 from preprocess.__main__ import main
+from preprocess.split import RowFile
 
 ROOT = Path(__file__).parents[2]
 LABELLED = ["--text", "0", "--label", "1"]
@@ -187,8 +188,8 @@ def test_an_exception_in_a_worker_is_shown_with_its_place(
     assert code == 1
     assert shown in error
     assert "in patched" in error  # the traceback is the worker's
-    place = error.split("in.tsv:")[1].split(".")[0]
-    first, last = map(int, place.split("-"))
+    assert "in.tsv:6: this row" in error
+    first, last = map(int, error.split("in.tsv:")[-1].split(".")[0].split("-"))
     assert first <= 6 <= last <= first + 5
     assert shop.data.files == before
 
@@ -421,6 +422,12 @@ def test_a_full_disk_is_an_error_and_publishes_nothing(
     assert "No space left on device" in line
     assert "small" in line
     assert DataSet(small_disk / "data").files == before
+
+
+def test_a_mapped_file_takes_its_space_when_it_is_made(small_disk: Path) -> None:
+    """Writing to a mapped hole on a full disk would kill the process without a word."""
+    with pytest.raises(OSError, match="No space left on device"):
+        RowFile(small_disk / "rows", 2 << 20, "u1")
 
 
 def test_a_target_on_a_disk_of_its_own(tmp_path: Path, small_disk: Path) -> None:

@@ -99,14 +99,19 @@ class Chunk:
             raise DataError(f"{self.source.path}: the file became shorter while it was read.")
         return data
 
-    def place(self) -> str:
-        """`file:first-last line`, for messages: counted only when something went wrong."""
-        path, left, before = self.source.path, self.start, 0
-        with _open_bytes(path, self.source.compressed) as file:
+    def first_line(self) -> int:
+        """Line number of the first row, for messages: counted only when something went wrong."""
+        left, line = self.start, 1
+        with _open_bytes(self.source.path, self.source.compressed) as file:
             while left > 0 and (block := file.read(min(left, _BLOCK))):
-                before += block.count(b"\n")
+                line += block.count(b"\n")
                 left -= len(block)
-        return f"{path}:{before + 1}-{before + count_lines(self.read())}"
+        return line
+
+    def place(self) -> str:
+        """`file:first-last line`, for messages."""
+        first = self.first_line()
+        return f"{self.source.path}:{first}-{first + count_lines(self.read()) - 1}"
 
 
 def open_source(

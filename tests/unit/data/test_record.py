@@ -14,7 +14,7 @@ from tfbert.errors import DataError
         (Record([1, 2, 3], [0, 0, 1], 2), b'{"label":2,"wordids":[1,2,3],"segmentids":[0,0,1]}\n'),
         (Record([1], label=[0, 3], type="人"), '{"type":"人","label":[0,3],"wordids":[1]}\n'.encode()),
         (Record([1], label=0.5, weight=0.25), b'{"label":0.5,"weight":0.25,"wordids":[1]}\n'),
-        (Record([1], label=0, weight=0.0, keep={"i": "x"}), b'{"label":0,"weight":0.0,"wordids":[1],"keep":{"i":"x"}}\n'),
+        (Record([1], label=0, weight=0.0, keep={"k": ""}), b'{"label":0,"weight":0.0,"wordids":[1],"keep":{"k":""}}\n'),
         (Record([1], label=[], type=""), b'{"type":"","label":[],"wordids":[1]}\n'),
     ],
 )  # fmt: skip

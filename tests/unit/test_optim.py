@@ -1,0 +1,201 @@
+"""Optimizers against NumPy, loss scaling, learning rates at their edges."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+from tfbert.errors import ConfigError
+from tfbert.optim import Optimizer, decays, make_optimizer, schedule
+
+pytestmark = pytest.mark.usefixtures("logical_cpus")
+Array = npt.NDArray[np.float64]
+SHAPES = {"kernel": (3, 2), "bias": (2,), "gamma": (3,), "embeddings": (4, 3)}
+
+
+def start() -> dict[str, Array]:
+    draw = np.random.default_rng(0)
+    return {name: draw.standard_normal(shape) for name, shape in SHAPES.items()}
+
+
+def gradients(step: int) -> dict[str, Array]:
+    draw = np.random.default_rng(100 + step)
+    return {name: draw.standard_normal(shape) for name, shape in SHAPES.items()}
+
+
+def clipped(values: dict[str, Array], norm: float | None) -> dict[str, Array]:
+    size = math.sqrt(sum(float((g**2).sum()) for g in values.values()))
+    return values if norm is None else {name: g * min(1, norm / size) for name, g in values.items()}
+
+
+def reference_adamw(steps: int, rate: float, decay: float, norm: float | None) -> dict[str, Array]:
+    """Loshchilov & Hutter, algorithm 2, with the epsilon outside of the bias correction as in TensorFlow."""
+    weights = start()
+    first = {name: np.zeros(shape) for name, shape in SHAPES.items()}
+    second = {name: np.zeros(shape) for name, shape in SHAPES.items()}
+    for t in range(1, steps + 1):
+        for name, g in clipped(gradients(t), norm).items():
+            first[name] = 0.9 * first[name] + 0.1 * g
+            second[name] = 0.999 * second[name] + 0.001 * g**2
+            size = rate * math.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+            matrix = weights[name].ndim == 2
+            weights[name] = (
+                weights[name]
+                - (rate * decay * weights[name] if matrix else 0)
+                - size * first[name] / (np.sqrt(second[name]) + 1e-6)
+            )
+    return weights
+
+
+def reference_sgd(steps: int, rate: float, decay: float, norm: float | None) -> dict[str, Array]:
+    weights = start()
+    for t in range(1, steps + 1):
+        for name, g in clipped(gradients(t), norm).items():
+            weights[name] = weights[name] * (1 - rate * decay * (weights[name].ndim == 2)) - rate * g
+    return weights
+
+
+def make(name: str = "sgd", **settings: Any) -> tuple[list[tf.Variable], Optimizer]:
+    variables = [tf.Variable(value, dtype=tf.float32, name=name) for name, value in start().items()]
+    return variables, make_optimizer(name, variables, **settings)
+
+
+def tensors(values: dict[str, Array], scale: float = 1.0) -> list[tf.Tensor]:
+    return [tf.constant(g * scale, tf.float32) for g in values.values()]
+
+
+def rate_of(value: float) -> tf.Tensor:
+    return tf.constant(value, tf.float32)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize(("decay", "norm"), [(0.0, None), (0.1, None), (0.1, 0.5), (0.0, 1e6)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_updates_equal_numpy(name: str, decay: float, norm: float | None, compiled: bool) -> None:
+    variables, optimizer = make(name, weight_decay=decay, clip_norm=norm)
+    apply = tf.function(optimizer.apply) if compiled else optimizer.apply
+    for step in range(1, 6):
+        size = apply(tensors(gradients(step)), rate_of(0.05))
+        assert float(size) == pytest.approx(math.sqrt(sum((g**2).sum() for g in gradients(step).values())), rel=1e-5)
+    reference = {"adamw": reference_adamw, "sgd": reference_sgd}[name](5, 0.05, decay, norm)
+    for variable, expected in zip(variables, reference.values(), strict=True):
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-4, atol=1e-6)
+    assert int(optimizer.iterations) == 5
+
+
+def test_decay_touches_kernels_and_embeddings_only() -> None:
+    variables, optimizer = make("adamw", weight_decay=0.5)
+    before = [variable.numpy() for variable in variables]
+    optimizer.apply([tf.zeros(shape) for shape in SHAPES.values()], rate_of(0.1))
+    for variable, old in zip(variables, before, strict=True):
+        expected = old * 0.95 if old.ndim == 2 else old
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6)
+    assert [decays(variable) for variable in variables] == [True, False, False, True]
+
+
+def test_a_gradient_of_zero_has_no_direction() -> None:
+    """Clipping divides by the norm."""
+    variables, optimizer = make("sgd", clip_norm=1.0)
+    before = [variable.numpy() for variable in variables]
+    assert float(optimizer.apply([tf.zeros(shape) for shape in SHAPES.values()], rate_of(0.1))) == 0
+    for variable, old in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), old)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_scaled_gradients_update_like_unscaled_ones(name: str) -> None:
+    plain, optimizer = make(name, clip_norm=0.5)
+    scaled, scaling = make(name, clip_norm=0.5, loss_scaling=True)
+    assert float(scaling.scale_loss(rate_of(2.0))) == 2 * 2**15
+    assert float(optimizer.scale_loss(rate_of(2.0))) == 2
+    for step in range(3):
+        norm = optimizer.apply(tensors(gradients(step)), rate_of(0.05))
+        same = scaling.apply(tensors(gradients(step), 2**15), rate_of(0.05))
+        assert float(norm) == pytest.approx(float(same), rel=1e-5)
+    for a, b in zip(plain, scaled, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_that_overflowed_is_skipped_and_halves_the_scale(bad: float, compiled: bool) -> None:
+    variables, optimizer = make("adamw", weight_decay=0.1, clip_norm=1.0, loss_scaling=True)
+    apply = tf.function(optimizer.apply) if compiled else optimizer.apply
+    apply(tensors(gradients(1), 2**15), rate_of(0.05))
+    before = [v.numpy() for v in (*variables, *optimizer.first_moments, *optimizer.second_moments)]
+    broken = tensors(gradients(2), 2**15)
+    broken[1] = tf.constant([1.0, bad])
+    assert not np.isfinite(float(apply(broken, rate_of(0.05))))
+    for variable, old in zip((*variables, *optimizer.first_moments, *optimizer.second_moments), before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), old)
+    assert (int(optimizer.iterations), float(optimizer.loss_scale), int(optimizer.good_steps)) == (1, 2**14, 0)
+    apply(tensors(gradients(2), 2**14), rate_of(0.05))
+    assert (int(optimizer.iterations), float(optimizer.loss_scale), int(optimizer.good_steps)) == (2, 2**14, 1)
+
+
+def test_the_scale_doubles_after_many_good_steps_and_keeps_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfbert.optim._GROW_AFTER", 3)
+    _, optimizer = make("sgd", loss_scaling=True)
+    scales = []
+    for step in range(7):
+        optimizer.apply(tensors(gradients(step)), rate_of(0.0))
+        scales.append(float(optimizer.loss_scale) / 2**15)
+    assert scales == [1, 1, 2, 2, 2, 4, 4]
+    nothing = [tf.zeros(shape) for shape in SHAPES.values()]
+    optimizer.loss_scale.assign(2.0**24)
+    for _ in range(6):
+        optimizer.apply(nothing, rate_of(0.0))
+    assert float(optimizer.loss_scale) == 2**24
+    optimizer.loss_scale.assign(1.0)
+    optimizer.apply([tf.fill(shape, math.nan) for shape in SHAPES.values()], rate_of(0.0))
+    assert float(optimizer.loss_scale) == 1
+
+
+def test_an_unknown_optimizer_is_refused_with_the_choices() -> None:
+    with pytest.raises(ConfigError, match="An optimizer is one of adamw, sgd. Received: 'adam'"):
+        make_optimizer("adam", [])
+
+
+# --------------------------------------------------------------------------------------------------- learning rates
+
+
+@pytest.mark.parametrize(
+    ("name", "warmup", "total", "expected"),
+    [
+        ("linear", 0, 4, [1, 3 / 4, 2 / 4, 1 / 4]),
+        ("linear", 2, 6, [1 / 2, 1, 1, 3 / 4, 2 / 4, 1 / 4]),
+        ("linear", 1, 1, [1]),
+        ("linear", 3, 3, [1 / 3, 2 / 3, 1]),
+        ("linear", 0, 1, [1]),
+        ("constant", 0, 3, [1, 1, 1]),
+        ("constant", 2, 4, [1 / 2, 1, 1, 1]),
+    ],
+)
+def test_rates_of_all_steps(name: str, warmup: int, total: int, expected: list[float]) -> None:
+    """Case 113: the first and the last step have a rate above 0; it never exceeds the peak."""
+    rate = schedule(name, 2e-5, warmup, total)
+    np.testing.assert_allclose([rate(step) / 2e-5 for step in range(total)], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("total", [0, 1, 2, 7])
+@pytest.mark.parametrize("share", [0.0, 0.06, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("name", ["linear", "constant"])
+def test_no_edge_divides_by_zero_or_goes_below_zero(name: str, share: float, total: int) -> None:
+    """Case 113: shares that round to no step, to one or to all; no steps; steps behind the end."""
+    rate = schedule(name, 1.0, int(share * total), total)
+    values = [rate(step) for step in range(total + 3)]
+    assert all(0 <= value <= 1 for value in values)
+    assert all(value > 0 for value in values[:total])
+    if name == "linear":
+        assert values[total:] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("cosine", 1e-3, 0, 9), ("linear", 0.0, 0, 9), ("linear", -1.0, 0, 9), ("linear", 1e-3, -1, 9)]
+)
+def test_wrong_schedules_are_refused(arguments: tuple[str, float, int, int]) -> None:
+    with pytest.raises(ConfigError, match="Received: "):
+        schedule(*arguments)

@@ -1,0 +1,107 @@
+"""The state of a run on disk: two generations, each written whole or not at all, checked when read.
+
+    last/000041/state.safetensors   every array
+    last/000041/state.json          everything else, and the checksum of the arrays
+
+A generation is written beside the others under a temporary name, flushed to the disk and renamed. The older of the two
+stays until a newer one is complete, so there is always one to go on from; a damaged one is passed over, with a warning.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from tfbert.data.manifest import file_checksum
+from tfbert.errors import CheckpointError
+from tfbert.progress import logger
+
+ARRAYS, VALUES = "state.safetensors", "state.json"
+GENERATIONS = 2
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def write_state(folder: Path, arrays: Mapping[str, npt.NDArray[Any]], values: Mapping[str, Any]) -> Path:
+    """Writes a new generation and removes all but the newest two.
+
+    Args:
+        folder: `last/` of a run; made if missing.
+        arrays: by name.
+        values: plain JSON values.
+
+    Returns:
+        The folder of the generation.
+
+    Raises:
+        OSError: it could not be written; the generations before are untouched.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / "writing"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        # a scalar array is written as it is; safetensors wants contiguous ones
+        _write(temporary / ARRAYS, save({name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}))
+        described = {"values": dict(values), "checksum": file_checksum(temporary / ARRAYS)}
+        _write(temporary / VALUES, orjson.dumps(described, option=orjson.OPT_INDENT_2))
+        number = max((int(path.name) for path in _generations(folder)), default=0) + 1
+        final = folder / f"{number:06d}"
+        temporary.rename(final)
+        _flush(folder)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    for old in _generations(folder)[:-GENERATIONS]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def read_state(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
+    """The newest whole generation, or None where none was ever written.
+
+    Raises:
+        CheckpointError: there are generations, and all are damaged.
+    """
+    generations = _generations(folder)
+    for path in reversed(generations):
+        try:
+            described = orjson.loads((path / VALUES).read_bytes())
+            if file_checksum(path / ARRAYS) != described["checksum"]:
+                raise ValueError("the checksum does not fit")
+            return load((path / ARRAYS).read_bytes()), described["values"]
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            logger.warning("%s is damaged (%s); going back to the state before", path, error)
+    if generations:
+        raise CheckpointError(
+            f"{folder}: a run goes on from its last state. Received: {len(generations)} damaged states. Delete the "
+            "folder to start again, from best.weights.h5 if you like (--init RUN)."
+        )
+    return None
+
+
+def _generations(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path.name.isdecimal())
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
