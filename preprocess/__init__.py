@@ -1,0 +1,1 @@
+"""Raw files to data sets: one file a command, and the worker pool. No TensorFlow."""

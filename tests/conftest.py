@@ -1,6 +1,7 @@
 """What several test folders share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,13 @@ def logical_cpus() -> int:
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
     return len(tf.config.list_logical_devices("CPU"))
+
+
+@pytest.fixture
+def eagerly(logical_cpus: int) -> Iterator[None]:
+    """Steps of tiny models run faster than they are compiled: for tests that are about something else."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)

@@ -1,6 +1,6 @@
 """A tiny classifier, rows for it, and runs of the trainer on any number of replicas."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,8 +119,11 @@ def train(
     optimizer_settings: Mapping[str, Any] | None = None,
     loss_settings: Mapping[str, Any] | None = None,
     seed: int = 0,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    validate: Callable[[], dict[str, float]] | None = None,
+    prepare: Callable[[Trainer], None] = lambda trainer: None,
 ) -> Run:
-    """Trains a tiny classifier from the same start."""
+    """Trains a tiny classifier from the same start, after `prepare` has seen the trainer."""
     strategy, model = make_model(devices, **({"num_outputs": 1} if task == "regression" else {}) | (settings or {}))
     model.encoder.trainable = not frozen
     with strategy.scope():
@@ -142,7 +145,10 @@ def train(
     multiple = strategy.num_replicas_in_sync * accumulate
     batches = distribute((b for plan in plans for b in plan_batches(store, plan, feed, multiple)), strategy)
     run = Run(trainer)
-    trainer.fit((Epoch(plan.epoch, batches, plan.num_batches) for plan in plans), epochs, [Watch(run)])
+    prepare(trainer)
+    trainer.fit(
+        (Epoch(plan.epoch, batches, plan.num_batches) for plan in plans), epochs, [Watch(run), *callbacks], validate
+    )
     run.weights = weights_of(model)
     return run
 

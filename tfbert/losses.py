@@ -4,6 +4,7 @@ Row losses give one number a row; the trainer weighs and averages them over the 
 whole batch. Labels are class ids (B,) or one-hot (B, C), of any numeric dtype.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,15 +17,31 @@ from tfbert.errors import ConfigError
 
 LOSSES = ("ce", "focal", "dmi")
 DMI_REGULARISER = 1e-3  # singular values of the joint matrix below this / num_classes count as this
+_LOWEST = -1e9  # what a logit of minus infinity counts as; plus infinity and NaN stay, for the trainer to see
+
+
+def _scores(logits):
+    return ops.maximum(ops.cast(ops.convert_to_tensor(logits), "float32"), _LOWEST)
+
+
+def _same_rows(labels, logits):
+    """Refuses labels that would be broadcast, as far as the shapes are known."""
+    if None not in (labels.shape[0], logits.shape[0]) and labels.shape[0] != logits.shape[0]:
+        raise ValueError(
+            "Labels and logits must have the same number of rows. "
+            f"Received: shapes {tuple(labels.shape)} and {tuple(logits.shape)}."
+        )
 
 
 def one_hot(labels, num_classes):
-    """Class ids (B,) or one-hot (B, C) of any numeric dtype -> float32 (B, C)."""
+    """Class ids (B,) or (B, 1), or one-hot (B, C), of any numeric dtype -> float32 (B, C)."""
     labels = ops.convert_to_tensor(labels)
-    if len(labels.shape) == 2:
-        if labels.shape[-1] != num_classes:
-            raise ValueError(f"One-hot labels must be {num_classes} wide. Received: shape {tuple(labels.shape)}.")
+    if len(labels.shape) == 2 and labels.shape[-1] == num_classes:
         return ops.cast(labels, "float32")
+    if len(labels.shape) == 2 and labels.shape[-1] == 1:
+        labels = ops.reshape(labels, (-1,))
+    if len(labels.shape) != 1:
+        raise ValueError(f"One-hot labels must be {num_classes} wide. Received: shape {tuple(labels.shape)}.")
     return ops.one_hot(ops.cast(labels, "int32"), num_classes, dtype="float32")
 
 
@@ -34,12 +51,18 @@ def _smooth(targets, label_smoothing, num_classes):
     return targets * (1.0 - label_smoothing) + label_smoothing / num_classes
 
 
+def _targets(labels, logits, label_smoothing=0.0):
+    """What the probabilities are held against, float32 (B, C)."""
+    num_classes = logits.shape[-1]
+    targets = one_hot(labels, num_classes)
+    _same_rows(targets, logits)
+    return _smooth(targets, label_smoothing, num_classes)
+
+
 def cross_entropy(labels, logits, label_smoothing=0.0):
     """Softmax cross entropy of every row, nats, float32 (B,)."""
-    logits = ops.cast(logits, "float32")
-    num_classes = logits.shape[-1]
-    targets = _smooth(one_hot(labels, num_classes), label_smoothing, num_classes)
-    return -ops.sum(targets * ops.log_softmax(logits, axis=-1), axis=-1)
+    logits = _scores(logits)
+    return -ops.sum(_targets(labels, logits, label_smoothing) * ops.log_softmax(logits, axis=-1), axis=-1)
 
 
 def focal(labels, logits, gamma=2.0, alpha: float | Sequence[float] = 0.25, label_smoothing=0.0):
@@ -60,12 +83,12 @@ def focal(labels, logits, gamma=2.0, alpha: float | Sequence[float] = 0.25, labe
 
     Source: Lin et al. 2017, arXiv 1708.02002; `keras.losses.CategoricalFocalCrossentropy`.
     """
-    logits = ops.cast(logits, "float32")
+    logits = _scores(logits)
     num_classes = logits.shape[-1]
     factors = np.asarray(alpha, np.float32)
     if factors.shape not in ((), (num_classes,)):
         raise ValueError(f"alpha is one number or one a class ({num_classes}). Received: shape {factors.shape}.")
-    targets = _smooth(one_hot(labels, num_classes), label_smoothing, num_classes)
+    targets = _targets(labels, logits, label_smoothing)
     log_p = ops.log_softmax(logits, axis=-1)
     # away from 0, where the derivative of x^gamma is infinite for gamma < 1
     easiness = ops.maximum(-ops.expm1(log_p), keras.config.epsilon())
@@ -74,36 +97,49 @@ def focal(labels, logits, gamma=2.0, alpha: float | Sequence[float] = 0.25, labe
 
 def binary_cross_entropy(labels, logits, label_smoothing=0.0):
     """Sigmoid cross entropy, mean over the labels of a row: multi-hot (B, C), (B, C) -> float32 (B,)."""
-    logits = ops.cast(logits, "float32")
-    targets = _smooth(ops.cast(labels, "float32"), label_smoothing, 2)
-    return ops.mean(ops.softplus(logits) - targets * logits, axis=-1)
+    logits = _scores(logits)
+    targets = ops.cast(ops.convert_to_tensor(labels), "float32")
+    if targets.shape[1:] != logits.shape[1:]:
+        raise ValueError(
+            "Multi-hot labels must be as wide as the logits. "
+            f"Received: shapes {tuple(targets.shape)} and {tuple(logits.shape)}."
+        )
+    _same_rows(targets, logits)
+    return ops.mean(ops.softplus(logits) - _smooth(targets, label_smoothing, 2) * logits, axis=-1)
 
 
 def squared_error(labels, logits):
-    """Squared error of a regression: (B,), (B, 1) -> float32 (B,)."""
-    return ops.square(ops.cast(logits, "float32")[:, 0] - ops.cast(labels, "float32"))
+    """Squared error of a regression: (B,) or (B, 1), (B, 1) -> float32 (B,)."""
+    values = ops.reshape(ops.cast(logits, "float32"), (-1,))
+    labels = ops.reshape(ops.cast(labels, "float32"), (-1,))
+    _same_rows(labels, values)
+    return ops.square(values - labels)
 
 
 def joint_matrix(labels, logits, weights=None):
-    """Sum over rows of weight x one-hot x probabilities: float32 (C, C), label by row, prediction by column."""
-    logits = ops.cast(logits, "float32")
-    targets = one_hot(labels, logits.shape[-1])
+    """Sum over rows of weight x one-hot x probabilities: float64 (C, C), label by row, prediction by column.
+
+    Small singular values magnify rounding, hence float64: in float32 the result would depend on the replicas.
+    """
+    logits = ops.cast(_scores(logits), "float64")
+    targets = ops.cast(_targets(labels, logits), "float64")
     if weights is not None:
-        targets = targets * ops.cast(weights, "float32")[:, None]
+        targets = targets * ops.cast(weights, "float64")[:, None]
     return ops.matmul(ops.transpose(targets), ops.softmax(logits, axis=-1))
 
 
 def dmi_of_joint(joint, num_rows):
-    """-log |det(joint / num_rows)|, regularised.
+    """-log |det(joint / num_rows)|, regularised; float32.
 
     |det| is the product of the singular values; one below 1e-3 / C counts as 1e-3 / C and has no gradient (a perfect
     classifier on balanced classes has 1 / C everywhere). So loss and gradient stay finite when the matrix is singular,
     and a class that is missing from the batch adds a constant. The value does not depend on the number of rows, and
     may be negative.
     """
-    num_classes = joint.shape[-1]
-    singular_values = ops.svd(joint / num_rows, compute_uv=False)
-    return -ops.sum(ops.log(ops.maximum(singular_values, DMI_REGULARISER / num_classes)))
+    joint = ops.cast(ops.convert_to_tensor(joint), "float64")
+    singular_values = ops.svd(joint / ops.cast(num_rows, "float64"), compute_uv=False)
+    bounded = ops.maximum(singular_values, DMI_REGULARISER / joint.shape[-1])
+    return ops.cast(-ops.sum(ops.log(bounded)), "float32")
 
 
 def dmi_loss(labels, logits, weights=None, all_sum: Callable[[Any], Any] | None = None):
@@ -111,7 +147,7 @@ def dmi_loss(labels, logits, weights=None, all_sum: Callable[[Any], Any] | None 
 
     Args:
         labels: class ids (B,) or one-hot (B, C), any numeric dtype.
-        logits: (B, C), any float dtype; computed in float32.
+        logits: (B, C), any float dtype.
         weights: of the rows, (B,), or None.
         all_sum: sums a tensor over the replicas. The joint matrix is then that of the global batch, while its
             gradient is this replica's share: sum the gradients over the replicas.
@@ -124,7 +160,6 @@ def dmi_loss(labels, logits, weights=None, all_sum: Callable[[Any], Any] | None 
 
     Source: Xu et al. 2019, arXiv 1909.03388, eq. 7, with the joint matrix divided by the number of rows.
     """
-    logits = ops.convert_to_tensor(logits)
     joint = joint_matrix(labels, logits, weights)
     num_rows = ops.sum(joint)
     if all_sum is not None:
@@ -162,8 +197,10 @@ def make_loss(
         raise ConfigError(f"The task {task} has one loss, ce (its cross entropy or squared error). Received: {name!r}.")
     if label_smoothing and (task == "regression" or name == "dmi"):
         raise ConfigError(f"label_smoothing needs a cross entropy. Received: {label_smoothing} with {name}, {task}.")
-    if name == "focal" and focal_gamma < 0:
+    if name == "focal" and not 0 <= focal_gamma < math.inf:
         raise ConfigError(f"focal_gamma must be >= 0. Received: {focal_gamma}.")
+    if name == "focal" and not np.all((np.asarray(focal_alpha) >= 0) & np.isfinite(focal_alpha)):
+        raise ConfigError(f"focal_alpha must be >= 0. Received: {focal_alpha}.")
     if task == "regression":
         return Loss("squared error", squared_error)
     if task == "multilabel":

@@ -6,11 +6,14 @@ without predictions scores 0, never NaN.
 
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tfbert.progress import logger
 
 NUM_BINS = 15
 
@@ -38,10 +41,11 @@ class ClassifyScores:
         self._bins = np.zeros((3, NUM_BINS))  # rows, sum of confidence, sum of hits
 
     def update(self, labels: npt.NDArray[Any], logits: npt.NDArray[Any]) -> None:
-        """Adds rows: class ids (rows,), logits (rows, classes)."""
+        """Adds rows: class ids (rows,), logits (rows, classes); where these are not finite, the confidence is 0."""
         predicted = logits.argmax(axis=-1)
         np.add.at(self.confusion, (labels.astype(np.int64), predicted), 1)
-        confidence = softmax(logits).max(axis=-1)
+        with np.errstate(invalid="ignore"):
+            confidence = np.nan_to_num(softmax(logits).max(axis=-1))
         place = np.minimum((confidence * NUM_BINS).astype(np.int64), NUM_BINS - 1)
         for i, values in enumerate((np.ones(len(labels)), confidence, predicted == labels)):
             np.add.at(self._bins[i], place, values)
@@ -233,18 +237,18 @@ def write_report(folder: Path, result: dict[str, Any]) -> None:
     """Writes `scores.json`, and `confusion.png` and `calibration.png` for a single-label classifier."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "scores.json").write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if "confusion" in result:
+    if "confusion" in result and find_spec("matplotlib") is None:
+        logger.warning("no charts in %s: they need matplotlib, which is missing; run `pip install matplotlib`", folder)
+    elif "confusion" in result:
         _plot_confusion(folder / "confusion.png", result["confusion"])
         _plot_calibration(folder / "calibration.png", result["calibration"])
 
 
 def _figure(width: float, height: float) -> Any:
-    import matplotlib
+    from matplotlib.figure import Figure  # and not pyplot, which would keep the figure and look for a display
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot.subplots(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
 
 
 def _plot_confusion(path: Path, confusion: dict[str, Any]) -> None:
@@ -254,7 +258,8 @@ def _plot_confusion(path: Path, confusion: dict[str, Any]) -> None:
     figure, axes = _figure(size + 1.5, size)
     image = axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
     figure.colorbar(image, label="share of the true class")
-    names = [name if name.isascii() else str(i) for i, name in enumerate(confusion["labels"])]
+    # a font for other scripts may be missing; between two `$` matplotlib reads a formula
+    names = [_shown(name) if name.isascii() else str(i) for i, name in enumerate(confusion["labels"])]
     axes.set(xlabel="predicted", ylabel="true", title=f"confusion, {int(matrix.sum()):,} rows")
     if len(names) <= 40:
         axes.set_xticks(range(len(names)), names, rotation=90)
@@ -265,6 +270,10 @@ def _plot_confusion(path: Path, confusion: dict[str, Any]) -> None:
                 colour = "white" if shares[i, j] > 0.5 else "black"
                 axes.text(j, i, f"{count}", ha="center", va="center", fontsize=7, color=colour)
     figure.savefig(path, dpi=120)
+
+
+def _shown(name: str, limit: int = 28) -> str:
+    return (name if len(name) <= limit else name[: limit - 3] + "...").replace("$", r"\$")
 
 
 def _plot_calibration(path: Path, calibration: dict[str, Any]) -> None:

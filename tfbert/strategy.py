@@ -49,12 +49,12 @@ def make_strategy(devices: str = "auto") -> tf.distribute.Strategy:
     gpus = tf.config.list_physical_devices("GPU")
     if wanted.kind == "gpu" and len(gpus) < (wanted.count or 1):
         raise ConfigError(f"--devices {devices} needs as many visible GPUs. Received: {len(gpus)}. Use auto or cpu:N.")
+    for gpu in gpus:
+        with contextlib.suppress(RuntimeError, ValueError):  # already started or divided, by a caller who chose
+            tf.config.experimental.set_memory_growth(gpu, True)
     if wanted.kind == "cpu" or not gpus:
         names = _logical_cpus(wanted.count or 1)
     else:
-        for gpu in gpus:
-            with contextlib.suppress(RuntimeError):  # already started, by a caller who chose
-                tf.config.experimental.set_memory_growth(gpu, True)
         names = [f"/gpu:{i}" for i in range(wanted.count or len(gpus))]
     if len(names) > 1:
         # on CPUs plain sums: collectives there allow only one group of devices in the life of a process
@@ -101,7 +101,7 @@ def log_devices(strategy: tf.distribute.Strategy, global_batch_size: int) -> Non
     logger.info(
         "%d replica(s) on %s; global batch of %d rows, %.4g a replica",
         replicas,
-        ", ".join(device.split("/")[-1] for device in strategy.extended.worker_devices),
+        ", ".join(device.split("device:")[-1] for device in strategy.extended.worker_devices),
         global_batch_size,
         global_batch_size / replicas,
     )

@@ -7,7 +7,7 @@ rows on resume. This loop works with global sums instead. For a global batch of 
 
 over all replicas and micro-batches; gradients are summed over the replicas, then clipped and applied once. Dropout
 masks are a function of (seed, step, micro-batch, replica), batches one of (seed, epoch), so step k is the same step
-whether or not the run was interrupted. Any Keras callback works.
+whether or not the run was interrupted. Keras callbacks work, but for those that look into `model.optimizer`.
 """
 
 import time
@@ -25,6 +25,7 @@ from tfbert.model.encoder import INPUTS
 from tfbert.model.heads import Classifier
 from tfbert.optim import Optimizer, Schedule
 
+_REMEDY = "The best weights so far are kept. Lower the learning rate, or warm up longer."
 FETCH_EVERY = 10  # steps between looks at the device's numbers, so that the device need not wait for the host
 
 
@@ -41,9 +42,9 @@ class StepTotals:
     steps: int = 0
     gradient_norm: float = 0.0  # of the last step
 
-    def logs(self) -> dict[str, float]:
-        weight = max(self.weight, 1e-9)
-        return {"loss": self.loss / weight, "accuracy": self.correct / max(self.rows, 1e-9)}
+    def logs(self, task: str) -> dict[str, float]:
+        loss = {"loss": self.loss / max(self.weight, 1e-9)}
+        return loss if task == "regression" else loss | {"accuracy": self.correct / max(self.rows, 1e-9)}
 
     @property
     def padding_share(self) -> float:
@@ -73,6 +74,9 @@ class Trainer:
         seed: of the dropout masks.
         frozen_encoder: the encoder runs without dropout and gets no gradient.
         task: classify, multilabel or regression.
+
+    Raises:
+        ValueError: the model or the optimizer was made outside the scope.
     """
 
     def __init__(
@@ -88,8 +92,9 @@ class Trainer:
         frozen_encoder: bool = False,
         task: str = "classify",
     ):
+        _check_scope(strategy, model, optimizer)
         self.model, self.loss, self.optimizer, self.strategy = model, loss, optimizer, strategy
-        self.learning_rate, self.accumulate, self.seed = learning_rate, accumulate, seed
+        self.learning_rate, self.accumulate, self.seed = learning_rate, accumulate, seed % 2**31
         self.frozen_encoder, self.task = frozen_encoder, task
         self.step = 0  # optimizer updates asked for, over the stage
         self.rate_factor = 1.0  # what plateau reduction multiplies the learning rate with
@@ -108,7 +113,7 @@ class Trainer:
         callbacks: Sequence[keras.callbacks.Callback] = (),
         validate: Callable[[], dict[str, float]] | None = None,
     ) -> None:
-        """Runs epochs until they end or a callback sets `model.stop_training`.
+        """Runs epochs until they end or a callback sets `model.stop_training`, at the end of a step or an epoch.
 
         Args:
             epochs: the work, in order.
@@ -117,7 +122,7 @@ class Trainer:
             validate: called after each epoch; its numbers get the prefix `val_`.
 
         Raises:
-            TrainingError: the loss is not finite.
+            TrainingError: the loss, its gradient or the validation loss is not finite.
         """
         hooks = keras.callbacks.CallbackList(list(callbacks), model=self.model, epochs=num_epochs)
         self.model.stop_training = False
@@ -128,6 +133,11 @@ class Trainer:
             logs = self._run_epoch(epoch, hooks)
             if validate is not None:
                 logs |= {f"val_{name}": value for name, value in validate().items()}
+                if not np.isfinite(logs.get("val_loss", 0.0)):
+                    raise TrainingError(
+                        f"The validation loss must be finite. Received: {logs['val_loss']} after epoch "
+                        f"{epoch.number + 1}. {_REMEDY}"
+                    )
             hooks.on_epoch_end(epoch.number, logs)
             if self.model.stop_training:
                 break
@@ -147,16 +157,20 @@ class Trainer:
             self.step += 1
             if len(pending) == FETCH_EVERY or number + 1 == epoch.num_steps:
                 self._fetch(pending)
-            hooks.on_train_batch_end(number, self.totals.logs())
-        return self.totals.logs() | {"learning_rate": rate}
+            hooks.on_train_batch_end(number, self.totals.logs(self.task))
+            if self.model.stop_training:
+                break
+        self._fetch(pending)
+        return self.totals.logs(self.task) | {"learning_rate": rate}
 
     def _fetch(self, pending: list) -> None:
-        for result in pending:
+        for number, result in enumerate(pending, self.step - len(pending) + 1):
             loss, weight, correct, rows, tokens, cells, norm = self._one(result).numpy().tolist()
-            if not np.isfinite(loss):
+            skipped = self.optimizer.loss_scaling and not np.isfinite(norm)  # the scale was too large for this step
+            if not np.isfinite(loss) or not (np.isfinite(norm) or skipped):
                 raise TrainingError(
-                    f"The loss must be finite. Received: {loss} at step {self.step - len(pending) + 1} or later. The "
-                    "best weights so far are kept. Lower the learning rate, or warm up longer."
+                    f"The loss and its gradient must be finite. Received: loss {loss / max(weight, 1e-9):g}, gradient "
+                    f"norm {norm:g} at step {number}. {_REMEDY}"
                 )
             self.totals.loss += loss
             self.totals.weight += weight
@@ -232,6 +246,18 @@ class Trainer:
         if self.task == "multilabel":
             return tf.reduce_mean(tf.cast(tf.equal(logits > 0, labels > 0.5), tf.float32), -1)
         return tf.zeros_like(labels)
+
+
+def _check_scope(strategy: tf.distribute.Strategy, model: Classifier, optimizer: Optimizer) -> None:
+    """Refuses variables without a copy a replica: each replica would update the one there is."""
+    if strategy.num_replicas_in_sync == 1:
+        return
+    for variable in (*(v.value for v in model.variables), *optimizer.variables):
+        if not strategy.extended.variable_created_in_scope(variable):
+            raise ValueError(
+                "Model and optimizer must be made inside strategy.scope(). "
+                f"Received: {variable.name}, made outside of it."
+            )
 
 
 def all_sum(value):

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,10 @@ import numpy as np
 import orjson
 import pytest
 import yaml
-from classify_runs import NAMES, Run, make_data, read_json_lines, same_weights, table, texts, train, write_model
+from classify_runs import NAMES, Run, make_data, same_weights, table, texts, train, write_model
 from encode_runs import TOKENS, DataSet, encode, error_line
+
+from tfbert.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,16 +34,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A config of one layer, for what does not depend on depth."""
     return write_model(tmp_path_factory.mktemp("small"), num_hidden_layers=1)
-
-
-@pytest.fixture
-def eagerly(logical_cpus: int) -> Iterator[None]:
-    """Steps of tiny models run faster than they are compiled."""
-    import tensorflow as tf
-
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 STAGES = [
@@ -207,6 +201,26 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert not (run.folder / "finished").exists()
     result = evaluate(run.folder, f"{data}:val", capsys)
     assert result["accuracy"] == run.column("val_accuracy")[0]
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_sigterm_in_an_epoch(data: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Case 117: exit code 143, no finished run, the thread that reads ahead is gone and the folder is free."""
+    from tfbert.recipes import classify
+    from tfbert.run_folder import RunFolder
+
+    class Stopped(classify.StepProgress):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            super().on_train_batch_end(batch, logs)
+            if batch == 2:
+                signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(classify, "StepProgress", Stopped)
+    run = train(data, tmp_path / "run", "--epochs", "3", init=small, code=143)
+    assert not (run.folder / "finished").exists()
+    assert "read-ahead" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(ConfigError, match="did not finish"):
+        RunFolder(run.folder).check_free()
 
 
 def test_a_run_that_did_not_finish_is_not_overwritten(
@@ -391,7 +405,7 @@ def test_regression(small: Path, tmp_path: Path):
     data = make_data(tmp_path, "text\tlabel\n" + "".join(lines), "--task", "regression")
     run = train(data.folder, tmp_path / "run", "--epochs", "3", init=small)
     assert run.column("val_loss") == pytest.approx(run.column("val_mse"), rel=1e-5)
-    assert run.column("val_loss")[-1] < run.column("val_loss")[0]
+    assert run.column("val_pearson")[-1] > 0.8
     assert "accuracy" not in run.log[0]
     assert not {name for row in run.metrics for name in row if "accuracy" in name}
 
@@ -409,10 +423,14 @@ def test_pairs(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "type_vocab_size 1" in error_line(capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
-def test_mixed_precision(data: Path, small: Path, tmp_path: Path, precision: str):
-    """Case 086: two replicas, finite numbers near those of single precision."""
-    words = ["--mixed_precision", precision, "--devices", "cpu:2", "--epochs", "3"]
+@pytest.mark.parametrize(("precision", "devices"), [("float16", "cpu:2"), ("bfloat16", "cpu:1")])
+def test_mixed_precision(
+    data: Path, small: Path, tmp_path: Path, request: pytest.FixtureRequest, precision: str, devices: str
+):
+    """Case 086: finite numbers, and it learns; what is saved is single precision."""
+    if precision == "float16":  # bfloat16 on CPUs is a rewrite of the compiled graph
+        request.getfixturevalue("eagerly")
+    words = ["--mixed_precision", precision, "--devices", devices, "--epochs", "3"]
     run = train(data, tmp_path / "run", *words, init=small)
     assert run.column("val_accuracy")[-1] > 0.8
     assert {array.dtype for array in run.weights.values()} == {np.dtype(np.float32)}
@@ -743,8 +761,3 @@ def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]):
     assert script.main([]) == 2
     assert script.main(["classfy"]) == 2
     assert "one of classify. Received: 'classfy'" in error_line(capsys.readouterr().err)
-
-
-def test_unused_rows_are_not_read(run: Run):
-    """Nothing of the test part is needed to train."""
-    assert "test" not in json.dumps(read_json_lines(run.folder / "metrics.jsonl"))

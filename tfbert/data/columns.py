@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfbert.data.source import RowError
 from tfbert.errors import ConfigError
@@ -42,8 +42,7 @@ class Roles:
         return cls(**values | {"keep": tuple(values["keep"]), "filters": tuple((c, v) for c, v in values["filters"])})
 
 
-@dataclass(frozen=True)
-class RowFields:
+class RowFields(NamedTuple):
     """The fields of one row by role."""
 
     text: str

@@ -163,7 +163,7 @@ def _put(waiting: queue.Queue[Any], entry: tuple[Any, BaseException | None], sto
 
 
 def distribute(batches: Iterator[Batch], strategy: tf.distribute.Strategy) -> ReadAhead:
-    """Global batches -> batches on the replicas of `strategy`, read and copied ahead in the background.
+    """Global batches -> batches cut up for the replicas of `strategy`, read ahead in the background.
 
     Every batch must have a multiple of `num_replicas_in_sync` rows; replica r gets the r-th part of them.
     """
@@ -171,7 +171,7 @@ def distribute(batches: Iterator[Batch], strategy: tf.distribute.Strategy) -> Re
 
 
 def place(batch: Batch, strategy: tf.distribute.Strategy) -> dict[str, Any]:
-    """A global batch as tensors on the replicas, for batches that `distribute` would take."""
+    """A global batch as tensors, a slice a replica; for batches that `distribute` would take."""
     rows = len(batch["weights"])
     if rows % strategy.num_replicas_in_sync:
         raise ValueError(f"Rows must divide evenly over {strategy.num_replicas_in_sync} replicas. Received: {rows}.")

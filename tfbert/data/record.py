@@ -4,8 +4,7 @@ This is the one file that knows both vocabularies. Ids are stored without paddin
 are 0, `label` where there is none, `weight` where it is 1.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -14,8 +13,7 @@ from tfbert.errors import DataError
 MAX_ID = 2**31 - 1  # ids and class ids are int32 everywhere
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One row.
 
     Attributes:

@@ -1,0 +1,1 @@
+"""The encoder, its heads, and weights from anywhere."""

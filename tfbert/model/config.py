@@ -48,9 +48,12 @@ class BertConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" or field.type is int:
-                if not isinstance(value, int) or value < (0 if field.name == "num_hidden_layers" else 1):
-                    raise ConfigError(f"{field.name} must be a positive whole number. Received: {value!r}.")
+            if field.type is int:
+                least = 0 if field.name == "num_hidden_layers" else 1
+                if type(value) is not int or value < least:
+                    raise ConfigError(f"{field.name} is a whole number of at least {least}. Received: {value!r}.")
+            elif field.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
+                raise ConfigError(f"{field.name} is a number in [0, 1). Received: {value!r}.")
         if self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 "num_attention_heads must divide hidden_size. "
@@ -58,9 +61,6 @@ class BertConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise ConfigError(f"hidden_act is one of {', '.join(ACTIVATIONS)}. Received: {self.hidden_act!r}.")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be in [0, 1). Received: {getattr(self, name)}.")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str = "config") -> "BertConfig":
@@ -68,7 +68,13 @@ class BertConfig:
         known = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         if "vocab_size" not in known:
             raise ConfigError(f"{source}: a BERT config needs vocab_size. Received: {sorted(values)}.")
-        return cls(**known)
+        positions = values.get("position_embedding_type", "absolute")
+        if positions != "absolute":
+            raise ConfigError(f"{source}: position_embedding_type must be absolute. Received: {positions!r}.")
+        try:
+            return cls(**known)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from None
 
     @classmethod
     def load(cls, path: Path | str, vocab_size: int | None = None) -> "BertConfig":

@@ -10,6 +10,7 @@ from tfbert.model.layers import (
     FeedForward,
     LayerNorm,
     SelfAttention,
+    draw_seed,
     layer_seed,
     package,
     stateless_dropout,
@@ -84,8 +85,16 @@ class BertEncoder(keras.Model):
 
         Returns:
             (B, L, H) in the compute dtype.
+
+        Raises:
+            ValueError: L is known and above `max_position_embeddings`.
         """
         token_ids, mask = inputs["token_ids"], inputs["padding_mask"]
+        if (token_ids.shape[1] or 0) > self.config.max_position_embeddings:
+            raise ValueError(
+                f"Rows are at most max_position_embeddings ({self.config.max_position_embeddings}) tokens long. "
+                f"Received: {token_ids.shape[1]} tokens."
+            )
         length = ops.shape(token_ids)[1]
         rate = self.config.hidden_dropout_prob
         drops = _Dropouts(seed) if training else None
@@ -117,7 +126,7 @@ class _Dropouts:
     """The seeds of a forward pass's dropouts, one after the other."""
 
     def __init__(self, seed):
-        self._seed = keras.random.SeedGenerator().next() if seed is None else seed
+        self._seed = draw_seed() if seed is None else seed
         self._number = 0
 
     def next(self):

@@ -9,10 +9,10 @@ from keras import ops
 from tfbert.errors import ConfigError
 from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
-from tfbert.model.layers import Dense, layer_seed, package, stateless_dropout
+from tfbert.model.layers import Dense, draw_seed, layer_seed, package, stateless_dropout
 
 HEADS = ("pool", "cls", "mean")
-_HEAD_DROPOUT = 10_000  # number of the head's dropout; the encoder's count from 1
+_HEAD_DROPOUT = 2_000  # number of the head's dropout; the encoder's count from 1
 
 
 def masked_mean(x, mask):
@@ -93,8 +93,7 @@ class Classifier(keras.Model):
         """Features (B, F) -> float32 logits (B, num_outputs)."""
         x = self.dense(features) if self.head == "pool" else features
         if training and self.head_dropout:
-            if seed is None:
-                seed = keras.random.SeedGenerator().next()
+            seed = draw_seed() if seed is None else seed
             x = stateless_dropout(x, self.head_dropout, layer_seed(seed, _HEAD_DROPOUT))
         return self.output_dense(x)
 

@@ -27,8 +27,13 @@ def stateless_dropout(x, rate, seed):
     return keras.random.dropout(x, rate, seed=_GivenSeed(seed)) if rate else x
 
 
+def draw_seed():
+    """A seed tensor from Keras' global generator, a new one at each run of a compiled function."""
+    return keras.random.randint((2,), 0, 2**31 - 1, dtype="int32")
+
+
 def layer_seed(seed, number):
-    """The seed of the number-th dropout of a model, from the seed of the step."""
+    """The seed of the number-th dropout of a model (at most 2,000), from the seed of the step."""
     return seed + ops.convert_to_tensor([0, (number + 1) * 1_000_003], dtype=seed.dtype)
 
 

@@ -1,0 +1,1 @@
+"""Raw text to token ids: clean, tokenize, truncate, pack. No TensorFlow."""

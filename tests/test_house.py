@@ -1,0 +1,146 @@
+"""The rules of the house, read from the source: who imports whom, and what no file may do."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(
+    [*(ROOT / "tfbert").rglob("*.py"), *(ROOT / "preprocess").rglob("*.py"), ROOT / "train.py", ROOT / "predict.py"]
+)
+TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+OURS = ("tfbert", "preprocess", "train", "predict")
+
+# Which units a unit may import, besides itself. `progress` logs, `cli` parses: anyone may.
+BASE = {"errors", "progress", "version"}
+ALLOWED = {
+    "version": set(),
+    "errors": set(),
+    "progress": {"errors"},
+    "cli": BASE,
+    "text": BASE,
+    "data": BASE | {"text"},
+    "preprocess": BASE | {"cli", "text", "data"},
+    "report": BASE,
+    "losses": BASE,
+    "optim": BASE,
+    "strategy": BASE,
+    "model": BASE,
+    "trainer": BASE | {"losses", "optim", "strategy", "model"},
+    "callbacks": BASE | {"losses", "optim", "strategy", "model", "trainer"},
+    "run_folder": BASE | {"data", "model"},
+}
+EVERYTHING_BELOW = {name for name in ALLOWED if name != "preprocess"}
+ALLOWED |= {
+    "state": EVERYTHING_BELOW,
+    "predictor": EVERYTHING_BELOW | {"state"},
+    "recipes": EVERYTHING_BELOW | {"state"},
+    "train": BASE | {"cli", "recipes"},
+    "predict": BASE | {"cli", "predictor"},
+}
+NO_TENSORFLOW = {"version", "errors", "progress", "cli", "text", "data", "preprocess", "train", "predict"}
+HEAVY = {"tensorflow", "keras", "tf_keras", "keras_bert"}
+ON_DEMAND = {"matplotlib", "jieba", "rjieba", "opencc", "tokenizers", "pyarrow", "sklearn", "scipy"}
+
+
+def unit_of(module: str) -> str:
+    """The part of the house that a module of ours belongs to: `tfbert.data.plan` -> data."""
+    words = module.split(".")
+    if words[0] != "tfbert":
+        return words[0]
+    return words[1] if len(words) > 1 else "version"
+
+
+def module_of(name: str) -> str:
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Dotted names that a tree imports, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                is_module = (ROOT / Path(*full.split("."))).with_suffix(".py").exists()
+                yield (full if is_module else str(node.module)), node.lineno
+
+
+def at_import_time(tree: ast.Module) -> ast.Module:
+    """The module without the bodies of its functions."""
+
+    class Outside(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:  # noqa: N802
+            return None
+
+    copied = ast.parse(ast.unparse(tree))
+    return ast.fix_missing_locations(Outside().visit(copied))
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_who_imports_whom(name: str):
+    """errors, text <- data <- preprocess; data and model never import each other; recipes never import recipes."""
+    unit = unit_of(module_of(name))
+    assert unit in ALLOWED, f"{name} belongs to no known part; say in this test what it may import"
+    for target, line in imports(TREES[name]):
+        if target.split(".")[0] not in OURS:
+            continue
+        other = unit_of(target)
+        if unit == other == "recipes":
+            pytest.fail(f"{name}:{line}: a recipe imports {target}")
+        assert other == unit or other in ALLOWED[unit], f"{name}:{line}: {unit} imports {target}"
+
+
+def test_the_rules_themselves():
+    """What the architecture says of them in words."""
+    assert "model" not in ALLOWED["data"]
+    assert "data" not in ALLOWED["model"]
+    assert "recipes" not in ALLOWED["recipes"]
+    assert not {name for name, allowed in ALLOWED.items() if "preprocess" in allowed}
+    for name, allowed in ALLOWED.items():  # no circles: whatever a part may import may import less
+        for other in allowed:
+            assert name not in ALLOWED[other], f"{name} and {other}"
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_what_is_heavy_comes_late(name: str):
+    """TensorFlow costs seconds and half a gigabyte a process: the preprocessing side never loads it."""
+    unit = unit_of(module_of(name))
+    early = {target.split(".")[0] for target, _ in imports(at_import_time(TREES[name]))}
+    if unit in NO_TENSORFLOW and name != "tfbert/data/feed.py":
+        assert not early & HEAVY
+        anywhere = {target.split(".")[0] for target, _ in imports(TREES[name])}
+        assert not anywhere & HEAVY or unit == "cli"  # its `import_tensorflow` is what scripts call
+    assert not early & ON_DEMAND
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_no_print_and_no_assert(name: str):
+    """A library logs; an assert is gone under `python -O`."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "print", f"{name}:{node.lineno}"
+        assert not isinstance(node, ast.Assert), f"{name}:{node.lineno}"
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_every_module_says_what_it_is(name: str):
+    assert ast.get_docstring(TREES[name])
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_names_of_files(name: str):
+    assert Path(name).stem not in ("utils", "helpers", "misc", "common")
+
+
+def test_every_package_is_installed():
+    """`pip install .` takes all of them."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = {str(path.parent.relative_to(ROOT)).replace("/", ".") for path in FILES if path.name == "__init__.py"}
+    assert folders == set(project["tool"]["setuptools"]["packages"])
