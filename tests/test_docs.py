@@ -69,6 +69,13 @@ def test_preset_loads(path):
     assert config.data == "D"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "tfbert/presets").glob("*.json")), ids=lambda p: p.stem)
+def test_encoder_preset_loads(path):
+    from tfbert.model.config import BertConfig
+
+    assert BertConfig.load(path, vocab_size=100).vocab_size == 100
+
+
 def test_every_flag_has_a_help_text(commands):
     for group in commands.values():
         for config_class, _, _ in group.values():

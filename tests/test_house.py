@@ -29,14 +29,14 @@ ALLOWED = {
     "strategy": BASE,
     "model": BASE,
     "trainer": BASE | {"losses", "optim", "strategy", "model"},
-    "callbacks": BASE | {"losses", "optim", "strategy", "model", "trainer"},
+    "state": BASE | {"data"},
+    "callbacks": BASE | {"cli", "losses", "optim", "strategy", "model", "trainer", "state"},
     "run_folder": BASE | {"data", "model"},
 }
 EVERYTHING_BELOW = {name for name in ALLOWED if name != "preprocess"}
 ALLOWED |= {
-    "state": EVERYTHING_BELOW,
-    "predictor": EVERYTHING_BELOW | {"state"},
-    "recipes": EVERYTHING_BELOW | {"state"},
+    "predictor": EVERYTHING_BELOW,
+    "recipes": EVERYTHING_BELOW,
     "train": BASE | {"cli", "recipes"},
     "predict": BASE | {"cli", "predictor"},
 }

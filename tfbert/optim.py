@@ -79,6 +79,13 @@ class Optimizer(tf.Module):
             "optimizer: %d variables, weight decay %g on %d of them", len(self.trained), weight_decay, sum(self._decays)
         )
 
+    def state(self) -> dict[str, tf.Variable]:
+        """What the optimizer remembers, by name."""
+        state = {"iterations": self.iterations}
+        if self.loss_scaling:
+            state |= {"loss_scale": self.loss_scale, "good_steps": self.good_steps}
+        return state
+
     def scale_loss(self, loss):
         return loss * self.loss_scale if self.loss_scaling else loss
 
@@ -132,6 +139,10 @@ class AdamW(Optimizer):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.first_moments = [_replicated(tf.zeros(v.shape), "m") for v in self.trained]
         self.second_moments = [_replicated(tf.zeros(v.shape), "v") for v in self.trained]
+
+    def state(self) -> dict[str, tf.Variable]:
+        moments = {f"m/{i}": m for i, m in enumerate(self.first_moments)}
+        return super().state() | moments | {f"v/{i}": v for i, v in enumerate(self.second_moments)}
 
     def _update(self, index, variable, gradient, learning_rate, step):
         tf.raw_ops.ResourceApplyAdam(

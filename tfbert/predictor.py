@@ -6,11 +6,10 @@ A window's rows are sorted by length for speed; what has been read ahead is boun
 """
 
 import logging
-import math
 import sys
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,22 @@ import orjson
 
 from tfbert import report
 from tfbert.data.batch import Batch, collate, fill_up, padded_length
-from tfbert.data.columns import FieldReader, Roles, RowFields, split_names
+from tfbert.data.columns import FieldReader, Roles, split_names
 from tfbert.data.dataset import DataSet
-from tfbert.data.feed import FeedSettings, distribute, plan_batches
+from tfbert.data.feed import PREFETCH_BATCHES, FeedSettings, ReadAhead, distribute, place, plan_batches
+from tfbert.data.input import Columns, open_input
 from tfbert.data.labels import LabelReader
-from tfbert.data.manifest import Manifest, file_checksum
+from tfbert.data.manifest import file_checksum
+from tfbert.data.output import atomic_file, check_output
 from tfbert.data.plan import EpochPlan
 from tfbert.data.record import Record
-from tfbert.data.source import RowError, Source, chunks, open_source, read_rows
+from tfbert.data.source import RowError, Source, chunks, read_rows
 from tfbert.errors import ConfigError, DataError
 from tfbert.model.checkpoint import load_weights
 from tfbert.model.heads import Classifier
 from tfbert.progress import Progress
 from tfbert.run_folder import RunFolder
-from tfbert.strategy import make_strategy, set_precision
+from tfbert.strategy import PRECISIONS, Devices, make_strategy, set_precision
 from tfbert.text.row_encoder import RowEncoder
 from tfbert.text.wordpiece import Vocabulary
 from tfbert.trainer import Scorer
@@ -40,41 +41,40 @@ from tfbert.trainer import Scorer
 logger = logging.getLogger("tfbert")
 WINDOW_ROWS = 8192
 CHUNK_BYTES = 1 << 20
+MAX_BATCH_ROWS = 512  # a device
 OWN_KEYS = ("row", "label", "labels", "prob", "probs", "value", "error")
+NOT_FINITE = "output not finite"
 
 
-@dataclass(frozen=True)
-class Columns:
-    """How to read an input; None takes what the data set of the run was read with.
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What is kept of an input row until its line is written: the texts are not."""
 
-    Attributes:
-        text, text_b, label: columns.
-        keep: columns to copy into the output.
-        format, names, header: as in `preprocess encode`.
-    """
-
-    text: str | None = None
-    text_b: str | None = None
-    label: str | None = None
-    keep: tuple[str, ...] = ()
-    format: str | None = None
-    names: tuple[str, ...] | None = None
-    header: bool | None = None
+    keep: dict[str, str]
+    label: str | None
 
 
 @dataclass
 class _Window:
-    """Rows under way together: errors and encoded records by place, and their logits as they come."""
+    """Rows under way together: what is known of each, its record until it is in a batch, its logits as they come."""
 
     first_row: int
-    fields: list[RowFields | RowError] = field(default_factory=list)
+    rows: list[Row | RowError] = field(default_factory=list)
     records: list[Record | None] = field(default_factory=list)
     logits: list[np.ndarray | None] = field(default_factory=list)
-    open_rows: int = 0
+
+    def add(self, row: Row | RowError, record: Record | None) -> None:
+        self.rows.append(row)
+        self.records.append(record)
+        self.logits.append(None)
+
+    def results(self) -> Iterator[tuple[int, Row | RowError, np.ndarray | None]]:
+        for i, (row, logits) in enumerate(zip(self.rows, self.logits, strict=True)):
+            yield self.first_row + i, row, logits
 
 
 class Predictor:
-    """A trained classifier, ready for rows.
+    """A trained classifier, ready for rows; the model is loaded when the first rows come.
 
     Args:
         run_dir: folder of `train.py classify`.
@@ -83,153 +83,131 @@ class Predictor:
         batch_tokens: padded tokens a batch on each device.
 
     Raises:
-        TfbertError: the folder is not a finished or running run, or its weights are damaged.
+        TfbertError: a setting is wrong, or the folder is not one of a run, or was changed.
     """
 
     def __init__(
         self, run_dir: Path | str, devices: str = "auto", mixed_precision: str = "none", batch_tokens: int = 8192
     ):
+        check_settings(devices, mixed_precision, batch_tokens)
         self.run = RunFolder(Path(run_dir))
-        bert_config, model_settings = self.run.model_settings()
-        self.manifest: Manifest = self.run.manifest()
-        self.names = self.run.label_names()
+        self._bert_config, self._model_settings = self.run.model_settings()
+        self.manifest = self.run.manifest()
         if self.manifest.task is None:
             raise DataError(f"{run_dir}: the run's data set has no labels.")
         self.task = self.manifest.task
+        self.names = self._checked_names()
         vocabulary = Vocabulary.load(self.run.path / "vocab.txt")
         if file_checksum(self.run.path / "vocab.txt") != self.manifest.vocab_checksum:
             raise DataError(f"{self.run.path / 'vocab.txt'}: this is not the vocabulary that the run was trained with.")
+        if not self.run.weights.is_file():
+            raise DataError(f"{self.run.weights}: there are no weights yet. Received: a run without a finished epoch.")
         self.encoder = RowEncoder(vocabulary, self.manifest.encoding_settings())
-        self.strategy = make_strategy(devices)
-        policy = set_precision(mixed_precision, self.strategy)
-        with self.strategy.scope():
-            self.model = Classifier(bert_config, **model_settings, dtype=policy)
-            load_weights(self.model, self.run.weights)
-        self._scorer = Scorer(self.model, self.strategy)
-        replicas = self.strategy.num_replicas_in_sync
-        self._batch_tokens = batch_tokens * replicas
-        self._batch_rows = 512 * replicas
+        self._devices, self._mixed_precision, self._batch_tokens = devices, mixed_precision, batch_tokens
         self._feed = FeedSettings(pad_id=vocabulary.pad_id, max_len=self.encoder.settings.max_len, length_multiple=4)
+
+    def _checked_names(self) -> list[str]:
+        """Label names in the order of the model's outputs."""
+        names = self.manifest.label_names
+        outputs = 1 if self.task == "regression" else len(names)
+        if outputs != self._model_settings["num_outputs"] or self.run.label_names() != names:
+            raise DataError(
+                f"{self.run.path}: labels.txt, manifest.json and model.json must have the labels that the run was "
+                f"trained with. Received: {_short(self.run.label_names())}, {_short(names)}, "
+                f"{self._model_settings['num_outputs']} outputs."
+            )
+        return names
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """The model on its devices.
+
+        Raises:
+            TfbertError: there are no such devices, or the weights are damaged.
+        """
+        strategy = make_strategy(self._devices)
+        policy = set_precision(self._mixed_precision, strategy)
+        with strategy.scope():
+            model = Classifier(self._bert_config, **self._model_settings, dtype=policy)
+            load_weights(model, self.run.weights)
+        return Scorer(model, strategy)
+
+    def _plan(self, lengths: np.ndarray, window: int) -> EpochPlan:
+        replicas = self.scorer.strategy.num_replicas_in_sync
+        return EpochPlan(
+            lengths,
+            MAX_BATCH_ROWS * replicas,
+            window=window,
+            shuffle=False,
+            length_multiple=self._feed.length_multiple,
+            batch_tokens=self._batch_tokens * replicas,
+        )
 
     # -------------------------------------------------------------------------------------------------- raw files
 
-    def open(self, path: Path | str, columns: Columns, with_label: bool = False) -> tuple[Source, Roles]:
-        """Opens an input by the run's column settings, as far as `columns` does not say otherwise."""
-        known = self.manifest.columns
-        trained = Roles.from_dict(known["roles"])
-        roles = Roles(
-            columns.text or trained.text,
-            columns.text_b or trained.text_b,
-            (columns.label or trained.label) if with_label else None,
-            keep=columns.keep,
-        )
-        if roles.text_b is not None and trained.text_b is None:
-            raise ConfigError("The run was trained on single texts. Received: --text_b. Leave it out.")
-        if roles.text_b is None and trained.text_b is not None:
-            raise ConfigError("The run was trained on pairs. Received: no --text_b.")
-        trained_names = split_names(known["columns"]) or None
-        source = open_source(
-            path,
-            roles.wanted,
-            format=columns.format or ("auto" if known["format"] == "auto" else _format_for(path, known["format"])),
-            columns=columns.names or trained_names,
-            header=known["header"] if columns.header is None and columns.text is None else columns.header,
-            replace_bad_bytes=known["replace_bad_bytes"],
-        )
-        if columns.names is None and trained_names is not None:  # the file may lack columns behind the text
-            source = replace(source, num_fields=None)
-        return source, roles
+    def rows(self, source: Source, roles: Roles) -> Iterator[tuple[int, Row | RowError, np.ndarray | None]]:
+        """(row number, what is kept of the row or what is wrong with it, logits or None) of every row, in order."""
+        scorer = self.scorer
+        with ReadAhead(self._work(source, roles), PREFETCH_BATCHES) as work:
+            for window, places, batch in work:
+                if batch is None:
+                    yield from window.results()
+                    continue
+                for i, logits in zip(places.tolist(), scorer.logits(batch), strict=False):  # rows that fill up are last
+                    window.logits[i] = logits
 
-    def rows(self, source: Source, roles: Roles) -> Iterator[tuple[int, RowFields | RowError, np.ndarray | None]]:
-        """(row number, fields or what is wrong, logits or None) of every row, in order."""
-        waiting: deque[_Window] = deque()
-        # what each batch under way is: its window and the places of its rows there
-        batches_under_way: deque[tuple[_Window, np.ndarray]] = deque()
-
-        def global_batches() -> Iterator[Batch]:
-            for window in self._windows(source, roles):
-                waiting.append(window)
-                yield from self._window_batches(window, batches_under_way)
-
-        stream = distribute(global_batches(), self.strategy)
-        for batch in stream:
-            logits = self._scorer.logits(batch)
-            window, places = batches_under_way.popleft()
-            for place, row in zip(places.tolist(), logits, strict=False):
-                window.logits[place] = row
-            window.open_rows -= len(places)
-            while waiting and waiting[0].open_rows == 0:
-                yield from self._finished(waiting.popleft())
-        while waiting:
-            yield from self._finished(waiting.popleft())
-
-    @staticmethod
-    def _finished(window: _Window) -> Iterator[tuple[int, RowFields | RowError, np.ndarray | None]]:
-        for i, (fields, logits) in enumerate(zip(window.fields, window.logits, strict=True)):
-            yield window.first_row + i, fields, logits
+    def _work(self, source: Source, roles: Roles) -> Iterator[tuple[_Window, np.ndarray, Any]]:
+        """(window, places in it, batch on the replicas); behind the batches of a window, one that is None."""
+        strategy = self.scorer.strategy
+        for window in self._windows(source, roles):
+            for places, batch in self._window_batches(window):
+                yield window, places, place(fill_up(batch, strategy.num_replicas_in_sync), strategy)
+            yield window, np.zeros(0, np.int64), None
 
     def _windows(self, source: Source, roles: Roles) -> Iterator[_Window]:
         read_fields = FieldReader(roles)
         window = _Window(0)
         for chunk in chunks(source, CHUNK_BYTES):
             for _, _, fields in read_rows(chunk):
-                self._add(window, fields, read_fields)
-                if len(window.fields) == WINDOW_ROWS:
+                try:
+                    if isinstance(fields, RowError):
+                        raise fields
+                    row = read_fields(fields)
+                    token_ids, segment_ids, _ = self.encoder.encode(row.text, row.text_b)
+                    window.add(Row(row.keep, row.label), Record(token_ids, segment_ids))
+                except RowError as error:
+                    window.add(error.with_traceback(None), None)
+                if len(window.rows) == WINDOW_ROWS:
                     yield window
                     window = _Window(window.first_row + WINDOW_ROWS)
-        if window.fields:
+        if window.rows:
             yield window
 
-    def _add(self, window: _Window, fields: list[str] | RowError, read_fields: FieldReader) -> None:
-        record = None
-        row: RowFields | RowError
-        if isinstance(fields, RowError):
-            row = fields
-        else:
-            row = read_fields(fields)
-            token_ids, segment_ids, _ = self.encoder.encode(row.text, row.text_b)
-            record = Record(token_ids, segment_ids)
-            window.open_rows += 1
-        window.fields.append(row)
-        window.records.append(record)
-        window.logits.append(None)
-
-    def _window_batches(self, window: _Window, under_way: deque[tuple[_Window, np.ndarray]]) -> Iterator[Batch]:
-        places = np.array([i for i, record in enumerate(window.records) if record is not None], np.int64)
-        lengths = np.array([len(window.records[i].token_ids) for i in places], np.int32)  # type: ignore[union-attr]
-        plan = EpochPlan(
-            lengths,
-            self._batch_rows,
-            window=len(places) or 1,
-            shuffle=False,
-            length_multiple=self._feed.length_multiple,
-            batch_tokens=self._batch_tokens,
-        )
-        for rows in plan.batches():
-            records = [window.records[i] for i in places[rows]]
+    def _window_batches(self, window: _Window) -> Iterator[tuple[np.ndarray, Batch]]:
+        usable = [(i, record) for i, record in enumerate(window.records) if record is not None]
+        window.records.clear()
+        places = np.array([i for i, _ in usable], np.int64)
+        lengths = np.array([len(record.token_ids) for _, record in usable], np.int32)
+        for rows in self._plan(lengths, len(places) or 1).batches():
             length = padded_length(int(lengths[rows].max()), self._feed.length_multiple, self._feed.max_len)
-            batch = collate(records, length, self._feed.pad_id)  # type: ignore[arg-type]
-            batch["weights"] = np.ones(len(rows), np.float32)
-            under_way.append((window, places[rows]))
-            yield fill_up(batch, self.strategy.num_replicas_in_sync)
-        for place in places:
-            window.records[place] = None
+            batch = collate([usable[i][1] for i in rows], length, self._feed.pad_id)
+            yield places[rows], batch | {"weights": np.ones(len(rows), np.float32)}
 
-    def output_row(self, number: int, fields: RowFields | RowError, logits: np.ndarray | None) -> dict[str, Any]:
+    def output_row(self, number: int, row: Row | RowError, logits: np.ndarray | None) -> dict[str, Any]:
         """The line of a row, as plain values."""
-        if isinstance(fields, RowError):
-            return {"row": number, "error": str(fields)}
-        kept = {(f"input_{name}" if name in OWN_KEYS else name): value for name, value in fields.keep.items()}
+        if isinstance(row, RowError):
+            return {"row": number, "error": str(row)}
+        kept = {(f"input_{name}" if name in OWN_KEYS else name): value for name, value in row.keep.items()}
         if logits is None or not np.isfinite(logits).all():
-            return {"row": number, "error": "the model's output is not finite"} | kept
+            return {"row": number, "error": NOT_FINITE} | kept
         if self.task == "regression":
             return {"row": number, "value": float(logits[0])} | kept
         if self.task == "multilabel":
             shares = report.sigmoid(logits)
-            chosen = [name for name, share in zip(self.names, shares, strict=True) if share > 0.5]
+            chosen = [name for name, logit in zip(self.names, logits, strict=True) if logit > 0]
             return {"row": number, "labels": chosen, "probs": _named(self.names, shares)} | kept
         shares = report.softmax(logits)
-        best = int(shares.argmax())
+        best = int(logits.argmax())
         return {
             "row": number,
             "label": self.names[best],
@@ -244,58 +222,56 @@ class Predictor:
             Number of rows, and of rows that could not be used.
         """
         output = Path(output)
-        if not output.absolute().parent.is_dir():
-            raise DataError(f"--output must lie in an existing folder. Received: {output}.")
-        if output.is_dir():
-            raise DataError(f"--output names a file. Received: {output}, a folder.")
-        source, roles = self.open(path, columns)
-        temporary = output.with_name(output.name + ".part")
+        source, roles = open_input(self.manifest, path, columns)
+        check_output(output, [source.path], "--output")
         counts = {"rows": 0, "errors": 0}
-        try:
-            with temporary.open("wb") as file, Progress(None, " rows", "predict") as progress:
-                for number, fields, logits in self.rows(source, roles):
-                    row = self.output_row(number, fields, logits)
-                    file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
-                    counts["rows"] += 1
-                    counts["errors"] += "error" in row
-                    progress.update(1)
-            temporary.replace(output)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with atomic_file(output) as file, Progress(None, " rows", "predict") as progress:
+            for number, row, logits in self.rows(source, roles):
+                line = self.output_row(number, row, logits)
+                file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+                counts["rows"] += 1
+                counts["errors"] += isinstance(row, RowError) or "error" in line
+                progress.update(1)
         return counts
 
     # --------------------------------------------------------------------------------------------------- evaluation
 
     def evaluate_file(self, path: Path | str, columns: Columns = Columns()) -> dict[str, Any]:  # noqa: B008
-        """Scores of a labelled raw file; rows that cannot be used are counted by reason."""
-        source, roles = self.open(path, columns, with_label=True)
+        """Scores of a labelled raw file; rows that cannot be used are counted by reason.
+
+        Raises:
+            DataError: no row can be used.
+        """
+        source, roles = open_input(self.manifest, path, columns, with_label=True)
         if roles.label is None:
             raise ConfigError("Evaluation needs labels. Received: no label column. Give --label.")
         read_label = LabelReader(self.task, self.manifest.label_map, self.manifest.label_separator)
         scores = report.make_scores(self.task, self.names)
         rejected: dict[str, int] = {}
-        labels, outputs = [], []
-        for _, fields, logits in self.rows(source, roles):
-            try:
-                if isinstance(fields, RowError):
-                    raise fields
-                labels.append(read_label(fields.label or ""))
-                outputs.append(logits)
-            except RowError as error:
-                rejected[error.reason] = rejected.get(error.reason, 0) + 1
-            if len(labels) == WINDOW_ROWS:
-                self._score(scores, labels, outputs)
-        self._score(scores, labels, outputs)
-        return scores.result() | {"rejected": rejected}
+        labels: list[Any] = []
+        outputs: list[Any] = []
+        with Progress(None, " rows", "evaluate") as progress:
+            for _, row, logits in self.rows(source, roles):
+                try:
+                    if isinstance(row, RowError):
+                        raise row
+                    labels.append(read_label(row.label or ""))
+                    outputs.append(logits)
+                except RowError as error:
+                    rejected[error.reason] = rejected.get(error.reason, 0) + 1
+                if len(labels) == WINDOW_ROWS:
+                    self._score(scores, labels, outputs, rejected)
+                progress.update(1)
+        self._score(scores, labels, outputs, rejected)
+        return _checked(scores.result() | {"rejected": rejected}, path)
 
-    def _score(self, scores: report.Scores, labels: list[Any], outputs: list[Any]) -> None:
+    def _score(self, scores: report.Scores, labels: list[Any], outputs: list[Any], rejected: dict[str, int]) -> None:
         if labels:
             array = np.array(labels) if self.task != "multilabel" else np.zeros((len(labels), len(self.names)))
             if self.task == "multilabel":
                 for i, ids in enumerate(labels):
                     array[i, ids] = 1
-            scores.update(array, np.stack(outputs))
+            _update(scores, array, np.stack(outputs), rejected)
             labels.clear()
             outputs.clear()
 
@@ -303,37 +279,30 @@ class Predictor:
         """Scores of a part of a data set that was encoded like the run's own.
 
         Raises:
-            DataError: vocabulary, encoding or labels are not those of the run.
+            DataError: vocabulary, encoding or labels are not those of the run, or there are no rows.
         """
         self._check_same(data)
         store = data.store(part)
-        feed = FeedSettings(
-            self._feed.pad_id,
-            self._feed.max_len,
-            self._feed.length_multiple,
-            task=self.task,
-            num_classes=len(self.names),
-        )
         if self.task == "classify":
             store.check_labels(len(self.names))
-        plan = EpochPlan(
-            store.lengths,
-            self._batch_rows,
-            window=WINDOW_ROWS,
-            shuffle=False,
-            length_multiple=feed.length_multiple,
-            batch_tokens=self._batch_tokens,
+        feed = replace(
+            self._feed,
+            task=self.task,
+            num_classes=len(self.names),
+            vocab_size=self._bert_config.vocab_size,
+            type_vocab_size=self._bert_config.type_vocab_size,
         )
         scores = report.make_scores(self.task, self.names)
-        stream = distribute(plan_batches(store, plan, feed, self.strategy.num_replicas_in_sync), self.strategy)
-        with Progress(plan.num_batches, " batches", "evaluate") as progress:
-            for rows in plan.batches():
-                batch = next(stream)
-                logits = self._scorer.logits(batch)[: len(rows)]
-                parts = self.strategy.experimental_local_results(batch["labels"])
-                scores.update(np.concatenate([p.numpy() for p in parts])[: len(rows)], logits)
+        rejected: dict[str, int] = {}
+        plan, strategy = self._plan(store.lengths, WINDOW_ROWS), self.scorer.strategy
+        batches = plan_batches(store, plan, feed, strategy.num_replicas_in_sync)
+        with distribute(batches, strategy) as stream, Progress(plan.num_batches, " batches", "evaluate") as progress:
+            for rows, batch in zip(plan.batches(), stream, strict=True):
+                logits = self.scorer.logits(batch)[: len(rows)]
+                parts = strategy.experimental_local_results(batch["labels"])
+                _update(scores, np.concatenate([p.numpy() for p in parts])[: len(rows)], logits, rejected)
                 progress.update(1)
-        return scores.result() | {"rejected": {}}
+        return _checked(scores.result() | {"rejected": rejected}, store.path)
 
     def _check_same(self, data: DataSet) -> None:
         other, own = data.manifest, self.manifest
@@ -349,8 +318,8 @@ class Predictor:
         ):
             if received != wanted:
                 raise DataError(
-                    f"{data.path}: the data set must be encoded like the run's own. Received: another {what} "
-                    f"({_short(received)}, not {_short(wanted)})."
+                    f"{data.path}: the data set must be encoded like the run's own. Received: {what} "
+                    f"{_short(received)}, not {_short(wanted)}."
                 )
 
 
@@ -359,9 +328,18 @@ def _short(value: Any, limit: int = 150) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-def _format_for(path: Path | str, format: str) -> str:
-    """The run's format, unless the file's own name tells of another."""
-    return "auto" if Path(path).suffix in (".tsv", ".csv", ".jsonl", ".json") else format
+def _update(scores: report.Scores, labels: np.ndarray, logits: np.ndarray, rejected: dict[str, int]) -> None:
+    """Adds rows to the scores; those without a usable output are counted as rejected."""
+    finite = np.isfinite(logits).all(axis=1)
+    scores.update(labels[finite], logits[finite])
+    if not finite.all():
+        rejected[NOT_FINITE] = rejected.get(NOT_FINITE, 0) + int((~finite).sum())
+
+
+def _checked(result: dict[str, Any], path: Path | str) -> dict[str, Any]:
+    if not result["rows"]:
+        raise DataError(f"{path}: there must be labelled rows to score. Received: none, rejected {result['rejected']}.")
+    return result
 
 
 def _named(names: Sequence[str], shares: np.ndarray) -> dict[str, float]:
@@ -392,7 +370,8 @@ class RunConfig:
     columns: str | None = None
     """Names of the columns, joined by commas, for files without a header line."""
     header: bool | None = None
-    """Whether the first line is a header. Default: exactly when a column is named and --columns is not given."""
+    """Whether the first line is a header. Default: as the run's data set was read; where --text or --columns is given,
+    exactly when a column is named and --columns is not given."""
     devices: str = "auto"
     """auto (all GPUs, else the CPU), cpu:N or gpu:N."""
     mixed_precision: str = "none"
@@ -400,26 +379,33 @@ class RunConfig:
     batch_tokens: int = 8192
     """Padded tokens a batch on each device."""
 
-    def chosen_columns(self, label: str | None = None) -> Columns:
-        return Columns(
-            self.text,
-            self.text_b,
-            label,
-            split_names(self.keep),
-            self.format,
-            split_names(self.columns) or None,
-            self.header,
-        )
-
     def __post_init__(self) -> None:
-        if self.batch_tokens < 1:
-            raise ConfigError(f"--batch_tokens must be at least 1. Received: {self.batch_tokens}.")
+        check_settings(self.devices, self.mixed_precision, self.batch_tokens)
+
+
+def check_settings(devices: str, mixed_precision: str, batch_tokens: int) -> None:
+    """Refuses settings before anything is read.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    Devices.parse(devices)
+    if mixed_precision not in PRECISIONS:
+        raise ConfigError(f"--mixed_precision is one of {', '.join(PRECISIONS)}. Received: {mixed_precision!r}.")
+    if batch_tokens < 1:
+        raise ConfigError(f"--batch_tokens must be at least 1. Received: {batch_tokens}.")
+
+
+def _columns(config: "RunConfig | EvaluateConfig", label: str | None = None, keep: tuple[str, ...] = ()) -> Columns:
+    names = split_names(config.columns) or None
+    return Columns(config.text, config.text_b, label, keep, config.format, names, config.header)
 
 
 def run(config: RunConfig) -> None:
     """Labels a file."""
     predictor = Predictor(config.run_dir, config.devices, config.mixed_precision, config.batch_tokens)
-    counts = predictor.predict_file(config.input, config.output, config.chosen_columns())
+    columns = _columns(config, keep=split_names(config.keep))
+    counts = predictor.predict_file(config.input, config.output, columns)
     logger.info("%d rows labelled, %d of them with an error, in %s", counts["rows"], counts["errors"], config.output)
 
 
@@ -442,7 +428,8 @@ class EvaluateConfig:
     columns: str | None = None
     """Names of the columns, joined by commas, for files without a header line."""
     header: bool | None = None
-    """Whether the first line is a header. Default: exactly when a column is named and --columns is not given."""
+    """Whether the first line is a header. Default: as the run's data set was read; where --text or --columns is given,
+    exactly when a column is named and --columns is not given."""
     json: bool = False
     """Write one JSON object to standard output."""
     report: str | None = None
@@ -454,39 +441,28 @@ class EvaluateConfig:
     batch_tokens: int = 8192
     """Padded tokens a batch on each device."""
 
+    def __post_init__(self) -> None:
+        check_settings(self.devices, self.mixed_precision, self.batch_tokens)
+
 
 def evaluate(config: EvaluateConfig) -> None:
     """Scores a run and writes the scores to standard output."""
     predictor = Predictor(config.run_dir, config.devices, config.mixed_precision, config.batch_tokens)
+    if config.report:
+        Path(config.report).mkdir(parents=True, exist_ok=True)  # now, and not when all rows are scored
     folder, colon, part = config.input.rpartition(":")
     if colon and Path(folder).is_dir():
         result = predictor.evaluate_part(DataSet.open(folder), part)
+    elif Path(config.input).is_dir():
+        raise ConfigError(f"A data set is scored a part at a time. Received: {config.input}. Give {config.input}:test.")
     else:
-        columns = Columns(
-            config.text,
-            config.text_b,
-            config.label,
-            (),
-            config.format,
-            split_names(config.columns) or None,
-            config.header,
-        )
-        result = predictor.evaluate_file(config.input, columns)
+        result = predictor.evaluate_file(config.input, _columns(config, label=config.label))
     if config.report:
         report.write_report(Path(config.report), result)
     rejected = sum(result["rejected"].values())
     if rejected:
         logger.info("%d rows could not be used: %s", rejected, result["rejected"])
     if config.json:
-        sys.stdout.write(orjson.dumps(_finite(result)).decode() + "\n")
+        sys.stdout.write(orjson.dumps(result).decode() + "\n")
     else:
         sys.stdout.write(report.text_report(result) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    """The same with None for numbers that JSON has no word for."""
-    if isinstance(value, dict):
-        return {name: _finite(v) for name, v in value.items()}
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -88,8 +88,8 @@ class RunFolder:
         foreign = [name for name in _OURS if (self.path / name).exists()]
         if foreign:
             raise ConfigError(
-                f"A run needs a folder of its own. Received: {self.path}, which holds {', '.join(foreign)} of something "
-                "else. Choose another --run_dir."
+                f"A run needs a folder of its own. Received: {self.path}, which holds another's {', '.join(foreign)}. "
+                "Choose another --run_dir."
             )
 
     @contextmanager

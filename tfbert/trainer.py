@@ -12,7 +12,8 @@ whether or not the run was interrupted. Keras callbacks work, but for those that
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -99,12 +100,32 @@ class Trainer:
         self.step = 0  # optimizer updates asked for, over the stage
         self.rate_factor = 1.0  # what plateau reduction multiplies the learning rate with
         self.totals = StepTotals()
+        self.epoch = 0  # number of the epoch under way
+        self.epoch_step = 0  # steps of it that were taken
         self.wait_s = 0.0  # time the loop waited for data
-        self._train_function = tf.function(self._train_on_replicas, reduce_retracing=True)
+        self._pending: list = []  # what steps gave, as long as it is still on the devices
+        self._train_function = None
 
     @property
     def current_rate(self) -> float:
         return self.learning_rate(self.step) * self.rate_factor
+
+    def position(self) -> dict[str, Any]:
+        """Where the stage is, as plain values: with variables and callbacks, all that `go_to` needs."""
+        self.flush()
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "epoch_step": self.epoch_step,
+            "rate_factor": self.rate_factor,
+            "totals": asdict(self.totals),
+        }
+
+    def go_to(self, position: dict[str, Any]) -> None:
+        """Takes up a position; the next epoch given to `fit` must begin there."""
+        self.step, self.rate_factor = position["step"], position["rate_factor"]
+        self.epoch, self.epoch_step = position["epoch"], position["epoch_step"]
+        self.totals = StepTotals(**position["totals"])
 
     def fit(
         self,
@@ -144,26 +165,36 @@ class Trainer:
         hooks.on_train_end(logs)
 
     def _run_epoch(self, epoch: Epoch, hooks: keras.callbacks.CallbackList) -> dict[str, float]:
-        self.totals = StepTotals()
-        pending = []
-        rate = self.current_rate
+        if not epoch.first_step:
+            self.totals = StepTotals()
+        self.epoch, self.epoch_step = epoch.number, epoch.first_step
         for number in range(epoch.first_step, epoch.num_steps):
             hooks.on_train_batch_begin(number)
             started = time.perf_counter()
             batch = next(epoch.batches)
             self.wait_s += time.perf_counter() - started
-            rate = self.current_rate
-            pending.append(self._train_function(batch, tf.constant(rate, tf.float32), tf.constant(self.step, tf.int32)))
+            arguments = (batch, tf.constant(self.current_rate, tf.float32), tf.constant(self.step, tf.int32))
+            if self._train_function is None:
+                self._train_function = compiled(self._train_on_replicas, self.strategy, *arguments)
+            self._pending.append(self._train_function(*arguments))
             self.step += 1
-            if len(pending) == FETCH_EVERY or number + 1 == epoch.num_steps:
-                self._fetch(pending)
+            self.epoch_step = number + 1
+            if len(self._pending) == FETCH_EVERY or number + 1 == epoch.num_steps:
+                self.flush()
             hooks.on_train_batch_end(number, self.totals.logs(self.task))
             if self.model.stop_training:
                 break
-        self._fetch(pending)
-        return self.totals.logs(self.task) | {"learning_rate": rate}
+        self.flush()
+        last_rate = self.learning_rate(max(self.step - 1, 0)) * self.rate_factor
+        return self.totals.logs(self.task) | {"learning_rate": last_rate}
 
-    def _fetch(self, pending: list) -> None:
+    def flush(self) -> None:
+        """Adds what the last steps gave to the totals.
+
+        Raises:
+            TrainingError: a loss or a gradient is not finite.
+        """
+        pending, self._pending = self._pending, []
         for number, result in enumerate(pending, self.step - len(pending) + 1):
             loss, weight, correct, rows, tokens, cells, norm = self._one(result).numpy().tolist()
             skipped = self.optimizer.loss_scaling and not np.isfinite(norm)  # the scale was too large for this step
@@ -180,7 +211,6 @@ class Trainer:
             self.totals.cells += cells
             self.totals.steps += 1
             self.totals.gradient_norm = norm
-        pending.clear()
 
     def _one(self, value):
         """The value on one replica, of a value that is the same on all."""
@@ -260,6 +290,33 @@ def _check_scope(strategy: tf.distribute.Strategy, model: Classifier, optimizer:
             )
 
 
+def compiled(function: Callable, strategy: tf.distribute.Strategy, batch: dict, *rest):
+    """`function` as one graph for batches of any number of rows and any length: it is traced once.
+
+    Args:
+        function: of a batch on the replicas, and of `rest`.
+        strategy: whose replicas hold the batch.
+        batch: an example; its first dimension, and the second one of the model's inputs, are left open.
+        rest: examples of the other arguments, of fixed shape.
+    """
+
+    def doubled(context):
+        parts = {name: strategy.experimental_local_results(value) for name, value in batch.items()}
+        larger = {}
+        for name, values in parts.items():
+            value = tf.repeat(values[context.replica_id_in_sync_group], 2, axis=0)
+            larger[name] = tf.repeat(value, 2, axis=1) if name in INPUTS else value
+        return larger
+
+    other = strategy.experimental_distribute_values_from_function(doubled)
+    signature = {
+        name: tf.type_spec_from_value(value).most_specific_common_supertype([tf.type_spec_from_value(other[name])])
+        for name, value in batch.items()
+    }
+    specs = [tf.type_spec_from_value(value) for value in rest]
+    return tf.function(function, input_signature=[signature, *specs], autograph=False)
+
+
 def all_sum(value):
     """Sum over the replicas, of a tensor or a list of tensors; in replica context."""
     context = tf.distribute.get_replica_context()
@@ -278,11 +335,13 @@ class Scorer:
 
     def __init__(self, model: Classifier, strategy: tf.distribute.Strategy):
         self.model, self.strategy = model, strategy
-        self._function = tf.function(self._on_replicas, reduce_retracing=True)
+        self._function = None
 
     def logits(self, batch) -> np.ndarray:
         """A batch on the replicas -> float32 logits of all its rows, in order, (rows, num_outputs)."""
         inputs = {name: batch[name] for name in INPUTS}
+        if self._function is None:
+            self._function = compiled(self._on_replicas, self.strategy, inputs)
         parts = self.strategy.experimental_local_results(self._function(inputs))
         return np.concatenate([part.numpy() for part in parts])
 

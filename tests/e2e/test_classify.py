@@ -309,7 +309,7 @@ def test_every_row_once_an_epoch(tmp_path: Path, small: Path, monkeypatch: pytes
     monkeypatch.setattr(classify, "Scorer", RecordingScorer)
     rows = "".join(f"{'x' * (i % 5)} {i:03}\t{NAMES[i % 3]}\n" for i in range(25))
     words = ["--text", "0", "--label", "1", "--max_len", "16"]
-    (tmp_path / "val.tsv").write_text("".join(f"v {i:03}\t{NAMES[i % 3]}\n" for i in range(70)), encoding="utf-8")
+    (tmp_path / "val.tsv").write_text("".join(f"v {i:03}\t{NAMES[i % 3]}\n" for i in range(71)), encoding="utf-8")
     data = encode(tmp_path, rows, *words, "--val", str(tmp_path / "val.tsv"))
     steps = ["--epochs", "3", "--global_batch_size", "8", "--devices", "cpu:2", "--seed", "1"]
     train(data.folder, tmp_path / "run", *steps, init=small)
@@ -324,9 +324,10 @@ def test_every_row_once_an_epoch(tmp_path: Path, small: Path, monkeypatch: pytes
         assert labels_seen == [label_of[row] for row in rows_seen]
     orders = [[row for _, ids, _ in epoch for row in ids] for epoch in epochs]
     assert len({tuple(order) for order in orders}) == 3
-    assert len(validated) == 4 * 2  # after each epoch, and once for the report: 64 rows and 6
+    assert len(validated) == 4 * 2  # after each epoch, and once for the report: 64 rows and 7
     assert validated[:2] * 4 == validated
     assert sorted(validated[0] + validated[1]) == sorted(tuple(row["wordids"]) for row in data.rows("val"))
+    assert json.loads((tmp_path / "run/report/scores.json").read_text(encoding="utf-8"))["rows"] == 71
 
 
 # ------------------------------------------------------------------------------------------------- losses and tasks

@@ -1,0 +1,1 @@
+"""What happens after a step or an epoch, one class a file."""

@@ -4,14 +4,16 @@ import math
 from pathlib import Path
 
 import keras
+import numpy as np
 
+from tfbert.errors import TrainingError
 from tfbert.model.checkpoint import save_weights
 from tfbert.progress import logger
 
 
 def is_better(value: float, best: float | None, mode: str, min_delta: float = 0.0) -> bool:
-    """Whether `value` improves on `best` (None: nothing yet) by more than `min_delta`; NaN never does."""
-    if math.isnan(value):
+    """Whether `value` improves on `best` (None: nothing yet) by more than `min_delta`; NaN and infinity never do."""
+    if not math.isfinite(value):
         return False
     if best is None:
         return True
@@ -27,6 +29,9 @@ class BestWeights(keras.callbacks.Callback):
         path: ends in `.weights.h5`.
         monitor: name in the logs, or None.
         mode: min or max.
+
+    Raises:
+        TrainingError: the weights to save are not finite; those saved before are kept.
     """
 
     def __init__(self, path: Path, monitor: str | None, mode: str):
@@ -36,11 +41,16 @@ class BestWeights(keras.callbacks.Callback):
         self.best_epoch: int | None = None
 
     def on_epoch_end(self, epoch, logs=None):
-        if self.monitor is not None:
-            value = logs[self.monitor]
-            if not is_better(value, self.best, self.mode):
-                return
-            self.best = value
-            logger.info("epoch %d: best %s so far %.5f, saved %s", epoch + 1, self.monitor, value, self.path.name)
-        self.best_epoch = epoch
+        if self.monitor is not None and not is_better(logs[self.monitor], self.best, self.mode):
+            return
+        bad = next((v.name for v in self.model.variables if not np.isfinite(keras.ops.convert_to_numpy(v)).all()), None)
+        if bad is not None:
+            raise TrainingError(
+                f"Weights must be finite. Received: {bad} after epoch {epoch + 1}. The best weights before this epoch "
+                "are kept. Lower the learning rate, or warm up longer."
+            )
         save_weights(self.model, self.path)
+        self.best_epoch = epoch
+        if self.monitor is not None:
+            self.best = logs[self.monitor]
+            logger.info("epoch %d: best %s so far %.5f, saved %s", epoch + 1, self.monitor, self.best, self.path.name)

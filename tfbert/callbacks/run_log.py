@@ -1,24 +1,15 @@
 """Write what an epoch gave: `log.tsv`, `metrics.jsonl` and TensorBoard."""
 
-import json
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+import orjson
 import tensorflow as tf
 
-COLUMNS = (
-    "epoch",
-    "stage",
-    "loss",
-    "accuracy",
-    "learning_rate",
-    "rows_per_s",
-    "tokens_per_s",
-    "padding_share",
-    "wait_share",
-)
+SPEED = ("learning_rate", "rows_per_s", "tokens_per_s", "padding_share", "wait_share")
 
 
 class RunLog(keras.callbacks.Callback):
@@ -27,14 +18,21 @@ class RunLog(keras.callbacks.Callback):
     Args:
         folder: the run folder.
         stage: name of the stage.
-        val_names: names of the validation numbers, in the order of their columns.
+        train_names, val_names: names of the numbers of training and validation, in the order of their columns.
         details: gives what goes into `metrics.jsonl` alone (per-class scores), or None.
     """
 
-    def __init__(self, folder: Path, stage: str, val_names: list[str], details=None):
+    def __init__(
+        self,
+        folder: Path,
+        stage: str,
+        train_names: Sequence[str],
+        val_names: Sequence[str],
+        details: Callable[[], dict[str, Any]] | None = None,
+    ):
         super().__init__()
         self._folder, self._stage, self._details = folder, stage, details
-        self._columns = [*COLUMNS, *val_names]
+        self._columns = ["epoch", "stage", *train_names, *SPEED, *val_names]
 
     def on_train_begin(self, logs=None):
         self._writer = tf.summary.create_file_writer(str(self._folder / "events"))
@@ -47,8 +45,8 @@ class RunLog(keras.callbacks.Callback):
         with (self._folder / "log.tsv").open("a", encoding="utf-8") as file:
             file.write("\t".join(str(row.get(name, "")) for name in self._columns) + "\n")
         more = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | (self._details() if self._details else {})
-        with (self._folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row | more, ensure_ascii=False) + "\n")
+        with (self._folder / "metrics.jsonl").open("ab") as lines:
+            lines.write(orjson.dumps(row | more, option=orjson.OPT_APPEND_NEWLINE))  # a NaN would become null
         with self._writer.as_default():
             for name, value in logs.items():
                 tf.summary.scalar(name, value, step=epoch + 1)

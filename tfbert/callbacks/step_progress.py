@@ -31,9 +31,10 @@ class StepProgress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         totals = self.trainer.totals
         self._elapsed = max(time.perf_counter() - self._start, 1e-9)
+        numbers = ", ".join(f"{name} {value:.4f}" for name, value in logs.items())
         note = (
-            f"loss {logs['loss']:.4f}, acc {logs['accuracy']:.4f}, lr {self.trainer.current_rate:.2e}, "
-            f"{totals.rows / self._elapsed:.0f} rows/s, padding {totals.padding_share:.1%}"
+            f"{numbers}, lr {self.trainer.current_rate:.2e}, {totals.rows / self._elapsed:.0f} rows/s, "
+            f"padding {totals.padding_share:.1%}"
         )
         self._bar.update(1, note)
 

@@ -1,0 +1,1 @@
+"""Whole training runs: each file is a config and `run(config)`."""

@@ -20,19 +20,22 @@ from tfbert.callbacks.step_progress import StepProgress
 from tfbert.data.batch import Batch
 from tfbert.data.dataset import DataSet
 from tfbert.data.feed import FeedSettings, distribute, plan_batches
+from tfbert.data.manifest import NAME as MANIFEST
+from tfbert.data.manifest import Manifest, file_checksum
 from tfbert.data.plan import EpochPlan
 from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError, DataError
-from tfbert.losses import Loss, make_loss
+from tfbert.losses import LOSSES, Loss, make_loss
 from tfbert.model.checkpoint import Init, check_vocabulary, find_init, load_encoder, load_weights
 from tfbert.model.heads import HEADS, Classifier
 from tfbert.optim import OPTIMIZERS, make_optimizer, schedule
 from tfbert.run_folder import RunFolder
-from tfbert.strategy import Devices, log_devices, make_strategy, set_precision
+from tfbert.strategy import PRECISIONS, Devices, log_devices, make_strategy, set_precision
 from tfbert.trainer import Epoch, Scorer, Trainer
 
 logger = logging.getLogger("tfbert")
 SCHEDULES = ("linear", "constant", "plateau")
+TARGETS = ("labels", "weights")
 _LEAST = {
     "seed": 0,
     "epochs": 0,
@@ -44,10 +47,20 @@ _LEAST = {
     "shuffle_window": 1,
     "length_multiple": 1,
     "head_units": 1,
-    "weight_decay": 0,
-    "clip_norm": 0,
 }
-_RANGES = {"learning_rate": (0, math.inf), "frozen_learning_rate": (0, math.inf), "plateau_factor": (0, 1)}
+_MAX_SEED = 2**31 - 1
+# lowest and highest number, and whether each is allowed
+_RANGES = {
+    "learning_rate": (0, False, math.inf, False),
+    "frozen_learning_rate": (0, False, math.inf, False),
+    "plateau_factor": (0, False, 1, False),
+    "warmup": (0, True, 1, True),
+    "head_dropout": (0, True, 1, False),
+    "label_smoothing": (0, True, 1, False),
+    "weight_decay": (0, True, math.inf, False),
+    "clip_norm": (0, True, math.inf, False),
+    "focal_gamma": (0, True, math.inf, False),
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ class ClassifyConfig:
     data: str
     """Data-set folder, or a JSON-lines file of token ids."""
     init: str
-    """Where the encoder starts: Google checkpoint, Hugging Face folder, run folder, or a config .json (random)."""
+    """Where training starts: Google checkpoint, Hugging Face folder, run folder, or a config .json (random weights)."""
     run_dir: str
     """Folder to write the run to."""
     head: str = "pool"
@@ -117,7 +130,7 @@ class ClassifyConfig:
     monitor: str | None = None
     """Number that decides which weights are best and when to stop. Default: val_loss where there is a val part."""
     mode: str | None = None
-    """min or max; needed where --monitor is not a loss."""
+    """Which way --monitor gets better: min or max; needed where it is not a loss."""
     patience: int = 0
     """Stop after this many epochs without improvement; 0 never stops early."""
     seed: int = 0
@@ -125,21 +138,21 @@ class ClassifyConfig:
 
     def __post_init__(self) -> None:
         _check_choice("head", self.head, HEADS)
+        _check_choice("loss", self.loss, LOSSES)
         _check_choice("schedule", self.schedule, SCHEDULES)
         _check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        _check_choice("mixed_precision", self.mixed_precision, PRECISIONS)
+        if self.mode is not None:
+            _check_choice("mode", self.mode, ("min", "max"))
         for name, minimum in _LEAST.items():
             if getattr(self, name) < minimum:
                 raise ConfigError(f"--{name} must be at least {minimum}. Received: {getattr(self, name)}.")
-        for name, (low, high) in _RANGES.items():
-            if not low < getattr(self, name) < high:
-                raise ConfigError(f"--{name} must be between {low:g} and {high:g}. Received: {getattr(self, name)}.")
-        for name in ("warmup", "head_dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"--{name} is a share from 0 to 1. Received: {getattr(self, name)}.")
+        for name, limits in _RANGES.items():
+            _check_range(name, getattr(self, name), *limits)
+        if self.seed > _MAX_SEED:
+            raise ConfigError(f"--seed must be at most {_MAX_SEED}. Received: {self.seed}.")
         if self.batch_tokens is not None and self.batch_tokens < 1:
             raise ConfigError(f"--batch_tokens must be at least 1. Received: {self.batch_tokens}.")
-        if self.mode is not None:
-            _check_choice("mode", self.mode, ("min", "max"))
         Devices.parse(self.devices)
         self._check_together()
 
@@ -165,6 +178,13 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"--{name} is one of {', '.join(choices)}. Received: {value!r}.")
 
 
+def _check_range(name: str, value: float, low: float, with_low: bool, high: float, with_high: bool) -> None:
+    if not (low < value < high or (with_low and value == low) or (with_high and value == high)):  # NaN is neither
+        words = f"{'at least' if with_low else 'above'} {low:g}"
+        words += f" and {'at most' if with_high else 'below'} {high:g}" if high < math.inf else ""
+        raise ConfigError(f"--{name} must be {words}. Received: {value}.")
+
+
 @dataclass(frozen=True)
 class _Stage:
     """A run of epochs with one set of trained variables."""
@@ -176,6 +196,49 @@ class _Stage:
     learning_rate: float
 
 
+@dataclass(frozen=True)
+class _Job:
+    """A run whose settings, data and checkpoint were found to go together."""
+
+    config: ClassifyConfig
+    folder: RunFolder
+    data: DataSet
+    task: str
+    names: list[str]
+    train: RowStore
+    val: RowStore | None
+    loss: Loss
+    class_weights: dict[int, float] | None
+    monitor: str | None
+    mode: str
+    init: Init
+    max_len: int
+    strategy: tf.distribute.Strategy
+
+    @property
+    def model_settings(self) -> dict[str, Any]:
+        return {
+            "num_outputs": 1 if self.task == "regression" else len(self.names),
+            "head": self.config.head,
+            "head_units": self.config.head_units,
+            "head_dropout": self.config.head_dropout,
+        }
+
+    @property
+    def feed(self) -> FeedSettings:
+        return FeedSettings(
+            pad_id=self.data.manifest.pad_id if self.data.manifest else 0,
+            max_len=self.max_len,
+            length_multiple=self.config.length_multiple,
+            pad_to_max=self.config.pad_to_max,
+            task=self.task,
+            num_classes=self.model_settings["num_outputs"],
+            class_weights=self.class_weights,
+            vocab_size=self.init.config.vocab_size,
+            type_vocab_size=self.init.config.type_vocab_size,
+        )
+
+
 def run(config: ClassifyConfig) -> None:
     """Trains, and leaves the run folder.
 
@@ -184,13 +247,35 @@ def run(config: ClassifyConfig) -> None:
     """
     folder = RunFolder(Path(config.run_dir))
     if folder.finished:
+        folder.check_same(config)
         logger.info("%s is already complete; nothing to do. Choose another --run_dir to train again.", folder.path)
         return
+    folder.check_free()
+    job = _prepare(config, folder)
+    with folder.held():
+        _train(job)
+
+
+def _prepare(config: ClassifyConfig, folder: RunFolder) -> _Job:
+    """Everything that can be refused is refused here: what costs nothing first, what reads all rows last."""
     data = DataSet.open(config.data)
-    train, val = _stores(data)
     task = data.task or _no_labels(data)
+    monitor, mode = _monitor(config, task, "val" in data.parts)
+    # refuses a loss that the task has not, before the names of the classes are known
+    make_loss(config.loss, task, focal_gamma=config.focal_gamma, label_smoothing=config.label_smoothing)
+    if config.class_weights and task != "classify":
+        raise ConfigError(f"--class_weights needs one class a row. Received: the task {task}.")
+    init = find_init(config.init, data.manifest.vocab_size if data.manifest else None)
+    if data.manifest is not None:
+        _check_encoding(init, data.manifest, data.path)
+    strategy = make_strategy(config.devices)
+    if config.global_batch_size < strategy.num_replicas_in_sync:
+        raise ConfigError(
+            f"--global_batch_size is at least one row a device. Received: {config.global_batch_size} rows, "
+            f"{strategy.num_replicas_in_sync} devices."
+        )
+    train, val = _stores(data)
     names = data.label_names(train)
-    num_outputs = 1 if task == "regression" else len(names)
     loss = make_loss(
         config.loss,
         task,
@@ -199,57 +284,37 @@ def run(config: ClassifyConfig) -> None:
         label_smoothing=config.label_smoothing,
     )
     _check_labels(task, names, train, val)
-    monitor, mode = _monitor(config, task, val is not None)
-    num_tokens = data.manifest.vocab_size if data.manifest else None
-    init = find_init(config.init, num_tokens)
-    max_len = _check_model(init, data, train)
-    strategy = make_strategy(config.devices)
+    class_weights = _class_weights(config.class_weights, names, train)
+    max_len = _longest(data, [store for store in (train, val) if store is not None])
+    _check_positions(init, max_len)
+    return _Job(
+        config, folder, data, task, names, train, val, loss, class_weights, monitor, mode, init, max_len, strategy
+    )
+
+
+def _train(job: _Job) -> None:
+    config, folder, data, strategy = job.config, job.folder, job.data, job.strategy
     policy = set_precision(config.mixed_precision, strategy)
-    if config.global_batch_size < strategy.num_replicas_in_sync:
-        raise ConfigError(
-            f"--global_batch_size is at least one row a device. Received: {config.global_batch_size} rows, "
-            f"{strategy.num_replicas_in_sync} devices."
-        )
-    folder.lock()
     log_devices(strategy, config.global_batch_size)
-    model_settings = {
-        "num_outputs": num_outputs,
-        "head": config.head,
-        "head_units": config.head_units,
-        "head_dropout": config.head_dropout,
-    }
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
-        model = Classifier(init.config, **model_settings, dtype=policy)
-        loaded = load_encoder(model.encoder, init)
-    logger.info("encoder from %s (%s): %d tensors loaded", init.path, init.kind, loaded)
-    folder.write_description(config, init.config, model_settings, data.manifest, data.vocab or init.vocab, names)
-    feed = FeedSettings(
-        pad_id=data.manifest.pad_id if data.manifest else 0,
-        max_len=max_len,
-        length_multiple=config.length_multiple,
-        pad_to_max=config.pad_to_max,
-        task=task,
-        num_classes=num_outputs,
-        class_weights=_class_weights(config.class_weights, task, names, train),
+        model = Classifier(job.init.config, **job.model_settings, dtype=policy)
+        _load_start(job, model)
+    folder.write_description(
+        config, job.init.config, job.model_settings, data.manifest, data.vocab or job.init.vocab, job.names
     )
-    best = BestWeights(folder.weights, monitor, mode)
-    validation = _Validation(val, feed, config, Scorer(model, strategy), loss, task, names) if val is not None else None
-    for stage in _stages(config):
-        _train_stage(
-            stage,
-            config=config,
-            folder=folder,
-            model=model,
-            loss=loss,
-            strategy=strategy,
-            train=train,
-            feed=feed,
-            best=best,
-            validation=validation,
-            monitor=monitor,
-            mode=mode,
+    if data.manifest is None:
+        shown = f"{', '.join(job.names[:10])}{' ...' if len(job.names) > 10 else ''}"
+        logger.warning(
+            "%d classes (%s); how the texts of %s were encoded is not known, so predict.py cannot use this run",
+            len(job.names),
+            shown,
+            data.path,
         )
+    best = BestWeights(folder.weights, job.monitor, job.mode)
+    validation = _Validation(job, Scorer(model, strategy)) if job.val is not None else None
+    for stage in _stages(config):
+        _train_stage(stage, job, model, best, validation)
     load_weights(model, folder.weights)
     if validation is not None:
         validation()
@@ -257,6 +322,32 @@ def run(config: ClassifyConfig) -> None:
     folder.finish()
     chosen = f"epoch {best.best_epoch + 1}" if best.best_epoch is not None else "no epoch"
     logger.info("done: weights of %s in %s", chosen, folder.weights)
+
+
+def _load_start(job: _Job, model: Classifier) -> None:
+    """The encoder from `--init`; the head too, where that is a run with the same classes and head."""
+    init = job.init
+    if init.kind == "run" and _same_head(job, RunFolder(init.path.parent)):
+        load_weights(model, init.path)
+        logger.info("encoder and head from %s: %d tensors loaded", init.path, len(model.weights))
+        return
+    loaded = load_encoder(model.encoder, init)
+    logger.info("encoder from %s (%s): %d tensors loaded", init.path, init.kind, loaded)
+    if job.loss.rows is None:
+        logger.warning(
+            "dmi starts from an untrained head, so it may take one class for another: start from a run with the same "
+            "labels and head that was trained with ce (--init RUN)"
+        )
+
+
+def _same_head(job: _Job, run: RunFolder) -> bool:
+    if job.data.manifest is None or not (run.path / MANIFEST).is_file():
+        return False
+    before = run.manifest()
+    if (before.task, before.label_names) != (job.task, job.names):
+        return False
+    _, settings = run.model_settings()
+    return all(settings.get(name) == job.model_settings[name] for name in ("num_outputs", "head", "head_units"))
 
 
 def _stages(config: ClassifyConfig) -> list[_Stage]:
@@ -268,22 +359,13 @@ def _stages(config: ClassifyConfig) -> list[_Stage]:
 
 
 def _train_stage(
-    stage: _Stage,
-    *,
-    config: ClassifyConfig,
-    folder: RunFolder,
-    model: Classifier,
-    loss: Loss,
-    strategy: tf.distribute.Strategy,
-    train: RowStore,
-    feed: FeedSettings,
-    best: BestWeights,
-    validation: "_Validation | None",
-    monitor: str | None,
-    mode: str,
+    stage: _Stage, job: _Job, model: Classifier, best: BestWeights, validation: "_Validation | None"
 ) -> None:
+    config, strategy = job.config, job.strategy
     model.encoder.trainable = not stage.frozen
-    plans = [_plan(config, train, epoch) for epoch in range(stage.first_epoch, stage.first_epoch + stage.num_epochs)]
+    plans = [
+        _plan(config, job.train, epoch) for epoch in range(stage.first_epoch, stage.first_epoch + stage.num_epochs)
+    ]
     total_steps = sum(plan.num_batches for plan in plans)
     kind = "constant" if config.schedule == "plateau" else config.schedule
     rate = schedule(kind, stage.learning_rate, int(config.warmup * total_steps), total_steps)
@@ -306,35 +388,49 @@ def _train_stage(
         )
     trainer = Trainer(
         model,
-        loss,
+        job.loss,
         optimizer,
         strategy,
         rate,
         accumulate=config.accumulate,
         seed=config.seed,
         frozen_encoder=stage.frozen,
-        task=feed.task or "classify",
+        task=job.task,
     )
-    steps = {plan.epoch: plan.num_batches for plan in plans}
-    val_names = [f"val_{name}" for name in ("loss", *report.reported_names(feed.task or ""))] if validation else []
-    callbacks = [
-        StepProgress(trainer, steps, config.frozen_epochs + config.epochs),
-        RunLog(folder.path, stage.name, val_names, validation.details if validation else None),
-        best,
-    ]
-    if config.schedule == "plateau" and monitor:
-        callbacks.append(Plateau(trainer, monitor, mode, config.plateau_patience, config.plateau_factor))
-    if config.patience and monitor:
-        callbacks.append(EarlyStop(monitor, mode, config.patience))
-    multiple = strategy.num_replicas_in_sync * config.accumulate
+    callbacks = _callbacks(stage, job, trainer, {plan.epoch: plan.num_batches for plan in plans}, best, validation)
+    feed, multiple = job.feed, strategy.num_replicas_in_sync * config.accumulate
 
     def global_batches() -> Iterator[Batch]:
         for plan in plans:
-            yield from plan_batches(train, plan, feed, multiple)
+            yield from plan_batches(job.train, plan, feed, multiple)
 
-    batches = distribute(global_batches(), strategy)
-    epochs = (Epoch(plan.epoch, batches, plan.num_batches) for plan in plans)
-    trainer.fit(epochs, config.frozen_epochs + config.epochs, callbacks, validation)
+    with distribute(global_batches(), strategy) as batches:
+        epochs = (Epoch(plan.epoch, batches, plan.num_batches) for plan in plans)
+        trainer.fit(epochs, config.frozen_epochs + config.epochs, callbacks, validation)
+
+
+def _callbacks(
+    stage: _Stage,
+    job: _Job,
+    trainer: Trainer,
+    steps: dict[int, int],
+    best: BestWeights,
+    validation: "_Validation | None",
+) -> list[keras.callbacks.Callback]:
+    config = job.config
+    val_names = _val_names(job.task) if validation else []
+    callbacks: list[keras.callbacks.Callback] = [
+        StepProgress(trainer, steps, config.frozen_epochs + config.epochs),
+        RunLog(
+            job.folder.path, stage.name, _train_names(job.task), val_names, validation.details if validation else None
+        ),
+        best,
+    ]
+    if config.schedule == "plateau" and job.monitor:
+        callbacks.append(Plateau(trainer, job.monitor, job.mode, config.plateau_patience, config.plateau_factor))
+    if config.patience and job.monitor:
+        callbacks.append(EarlyStop(job.monitor, job.mode, config.patience))
+    return callbacks
 
 
 def _plan(config: ClassifyConfig, store: RowStore, epoch: int) -> EpochPlan:
@@ -356,26 +452,18 @@ def _count(variables: list[Any]) -> int:
 class _Validation:
     """Scores the validation rows, each exactly once, in the same batches every time."""
 
-    def __init__(
-        self,
-        store: RowStore,
-        feed: FeedSettings,
-        config: ClassifyConfig,
-        scorer: Scorer,
-        loss: Loss,
-        task: str,
-        names: list[str],
-    ):
-        self._store, self._feed, self._scorer, self._loss = store, feed, scorer, loss
-        self._task, self._names = task, names
+    def __init__(self, job: _Job, scorer: Scorer):
+        config = job.config
+        self._store, self._feed, self._loss = job.val, job.feed, job.loss
+        self._scorer, self._task, self._names = scorer, job.task, job.names
         self._plan = EpochPlan(
-            store.lengths,
+            self._store.lengths,
             max(config.global_batch_size, 64),
             window=config.shuffle_window,
             shuffle=False,
             length_multiple=config.length_multiple,
         )
-        self.scores = report.make_scores(task, names)
+        self.scores = report.make_scores(job.task, job.names)
 
     def __call__(self) -> dict[str, float]:
         self.scores = report.make_scores(self._task, self._names)
@@ -383,20 +471,20 @@ class _Validation:
         batches = plan_batches(self._store, self._plan, self._feed, strategy.num_replicas_in_sync)
         loss_sum = weight_sum = 0.0
         joint: Any = 0.0
-        stream = distribute(batches, strategy)
-        for _ in range(self._plan.num_batches):
-            batch = next(stream)
-            logits = self._scorer.logits(batch)
-            labels, weights = (_gathered(strategy, batch[name]) for name in ("labels", "weights"))
-            if self._loss.rows is None:
-                joint = joint + losses.joint_matrix(labels, logits, weights).numpy().astype(np.float64)
-            else:
-                loss_sum += float(np.sum(weights * self._loss.rows(labels, logits).numpy(), dtype=np.float64))
-            weight_sum += float(weights.sum(dtype=np.float64))
-            real = weights > 0
-            self.scores.update(labels[real], logits[real])
+        with distribute(batches, strategy) as stream:
+            for rows, batch in zip(self._plan.batches(), stream, strict=True):
+                logits, labels, weights = (
+                    values[: len(rows)]  # without the rows that fill the batch up
+                    for values in (self._scorer.logits(batch), *(_gathered(strategy, batch[n]) for n in TARGETS))
+                )
+                if self._loss.rows is None:
+                    joint = joint + losses.joint_matrix(labels, logits, weights).numpy().astype(np.float64)
+                else:
+                    loss_sum += float(np.sum(weights * self._loss.rows(labels, logits).numpy(), dtype=np.float64))
+                weight_sum += float(weights.sum(dtype=np.float64))
+                self.scores.update(labels, logits)
         if self._loss.rows is None:
-            loss_sum = float(losses.dmi_of_joint(tf.constant(joint, tf.float32), weight_sum)) * weight_sum
+            loss_sum = float(losses.dmi_of_joint(tf.constant(joint, tf.float64), weight_sum)) * weight_sum
         return {"loss": loss_sum / max(weight_sum, 1e-9)} | self.scores.brief()
 
     def details(self) -> dict[str, Any]:
@@ -413,14 +501,15 @@ def _gathered(strategy: tf.distribute.Strategy, value: Any) -> Any:
 def _stores(data: DataSet) -> tuple[RowStore, RowStore | None]:
     train = data.store("train")
     if not len(train):
-        raise DataError(f"{data.parts['train']}: there are no rows to train on. Received: an empty file.")
+        raise DataError(f"{train.path}: there must be rows to train on. Received: a file without rows.")
     if "val" not in data.parts:
         logger.info("there is no val part: the last weights are kept")
         return train, None
     val = data.store("val")
     if not len(val):
         raise DataError(
-            f"{data.parts['val']}: the validation part has no rows. Encode again with --val_fraction, or without --val."
+            f"{val.path}: there must be rows to validate on. Received: a file without rows. Encode again with a larger "
+            "--val_fraction, with rows in --val, or with --val_fraction 0 for no validation."
         )
     return train, val
 
@@ -442,16 +531,16 @@ def _check_labels(task: str, names: list[str], train: RowStore, val: RowStore | 
 
 def _monitor(config: ClassifyConfig, task: str, validates: bool) -> tuple[str | None, str]:
     """What decides the best epoch, and its direction."""
-    available = ["loss", "accuracy"]
-    if validates:
-        available += ["val_loss", *(f"val_{name}" for name in report.reported_names(task))]
+    available = [*_train_names(task), *(_val_names(task) if validates else [])]
     monitor = config.monitor
     if monitor is None:
-        if config.patience and not validates or config.schedule == "plateau" and not validates:
+        watching = {"--patience": config.patience, "--mode": config.mode, "plateau": config.schedule == "plateau"}
+        if not validates and any(watching.values()):
             raise ConfigError(
-                "Early stopping and plateau need a number to watch. Received: no val part. Give --monitor."
+                f"{' and '.join(name for name, given in watching.items() if given)} needs a number to watch. Received: "
+                "no val part and no --monitor."
             )
-        return ("val_loss", "min") if validates else (None, "min")
+        return ("val_loss", config.mode or "min") if validates else (None, "min")
     if monitor not in available:
         raise ConfigError(f"--monitor is one of {', '.join(available)}. Received: {monitor!r}.")
     if config.mode is None:
@@ -461,56 +550,84 @@ def _monitor(config: ClassifyConfig, task: str, validates: bool) -> tuple[str | 
     return monitor, config.mode
 
 
-def _check_model(init: Init, data: DataSet, train: RowStore) -> int:
-    """Longest row, after checking that vocabulary and lengths fit the model."""
-    if data.manifest is not None:
-        notice = check_vocabulary(init.config, data.manifest.vocab_size, f"{data.path}/vocab.txt")
-        if notice:
-            logger.info("%s", notice)
-        max_len = int(data.manifest.encoding["max_len"])
-    else:
-        max_len = int(np.max(train.lengths))
+def _train_names(task: str) -> list[str]:
+    """Numbers of the log that training itself gives."""
+    return ["loss"] if task == "regression" else ["loss", "accuracy"]
+
+
+def _val_names(task: str) -> list[str]:
+    return [f"val_{name}" for name in ("loss", *report.reported_names(task))]
+
+
+def _check_encoding(init: Init, manifest: Manifest, path: Path) -> None:
+    """Refuses a data set whose ids or lengths the model has no rows for."""
+    notice = check_vocabulary(init.config, manifest.vocab_size, f"{path}/vocab.txt")
+    if notice:
+        logger.info("%s", notice)
+    if init.vocab is not None and file_checksum(init.vocab) != manifest.vocab_checksum:
+        logger.warning("the data were not encoded with %s: are the token ids those of the model?", init.vocab)
+    encoding = manifest.encoding_settings()
+    _check_positions(init, encoding.max_len)
+    if encoding.pair and init.config.type_vocab_size < 2:
+        raise ConfigError(
+            f"Pairs need a model with two segments. Received: type_vocab_size {init.config.type_vocab_size} in "
+            f"{init.path}."
+        )
+
+
+def _check_positions(init: Init, max_len: int) -> None:
     if max_len > init.config.max_position_embeddings:
         raise ConfigError(
             f"Rows are at most max_position_embeddings tokens long. Received: max_len {max_len}, "
             f"{init.config.max_position_embeddings} positions. Encode again with a smaller --max_len."
         )
-    return max_len
+
+
+def _longest(data: DataSet, stores: list[RowStore]) -> int:
+    """Length that no row exceeds: max_len of the data set, or the longest row of bare files."""
+    if data.manifest is not None:
+        return int(data.manifest.encoding["max_len"])
+    return max(int(np.max(store.lengths)) for store in stores)
 
 
 def _pairs(option: str, text: str, names: list[str]) -> dict[int, float]:
     """`name=number,...` -> class id -> number."""
-    values = {}
+    values: dict[int, float] = {}
     for pair in text.split(","):
         name, sign, number = pair.rpartition("=")
         name = name.strip()
         if name not in names or not sign:
             raise ConfigError(f"--{option} names classes as name=number: {', '.join(names[:20])}. Received: {pair!r}.")
-        try:
-            values[names.index(name)] = float(number)
-        except ValueError:
-            raise ConfigError(f"--{option} gives each class a number. Received: {pair!r}.") from None
-    if any(not 0 <= value < math.inf for value in values.values()):
-        raise ConfigError(f"--{option} takes numbers >= 0. Received: {text!r}.")
+        if names.index(name) in values:
+            raise ConfigError(f"--{option} names a class once. Received: {name!r} twice.")
+        values[names.index(name)] = _not_negative(option, number)
     return values
+
+
+def _not_negative(option: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"--{option} takes numbers >= 0. Received: {text!r}.")
+    return value
 
 
 def _focal_alpha(text: str, names: list[str]) -> float | list[float]:
     if "=" not in text:
-        try:
-            return float(text)
-        except ValueError:
-            raise ConfigError(f"--focal_alpha is a number, or name=number a class. Received: {text!r}.") from None
+        return _not_negative("focal_alpha", text)
     values = _pairs("focal_alpha", text, names)
     return [values.get(i, 0.25) for i in range(len(names))]
 
 
-def _class_weights(text: str | None, task: str, names: list[str], train: RowStore) -> dict[int, float] | None:
+def _class_weights(text: str | None, names: list[str], train: RowStore) -> dict[int, float] | None:
     if text is None:
         return None
-    if task != "classify":
-        raise ConfigError(f"--class_weights needs one class a row. Received: the task {task}.")
     if text == "balanced":
         counts = np.bincount(train.labels, minlength=len(names))
         return {i: len(train) / (len(names) * int(count)) if count else 1.0 for i, count in enumerate(counts)}
-    return _pairs("class_weights", text, names)
+    weights = _pairs("class_weights", text, names)
+    if len(weights) == len(names) and not any(weights.values()):
+        raise ConfigError(f"--class_weights leaves a class something to weigh. Received: {text!r}.")
+    return weights

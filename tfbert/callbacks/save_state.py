@@ -1,0 +1,157 @@
+"""Keep the whole state of a run on disk, so that the same command goes on where it stopped."""
+
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfbert.cli import Terminated
+from tfbert.errors import CheckpointError
+from tfbert.progress import logger
+from tfbert.state import Arrays, write_state
+from tfbert.trainer import Trainer
+
+
+class StopSignals:
+    """Notes SIGTERM and SIGINT instead of acting on them, so that a run can save its state between two steps.
+
+    While `state_is_saved` there is nothing to save, and a signal acts at once.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.state_is_saved = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            try:
+                self._before[number] = signal.signal(number, self._note)
+            except ValueError:  # not the main thread: the caller keeps its own handling
+                break
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        if self.state_is_saved:
+            self.act()
+        logger.info("signal %d: saving the state after this step", number)
+
+    def act(self) -> None:
+        """Raises what the signal that was received means, if there was one."""
+        if self.received == signal.SIGTERM:
+            raise Terminated
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+
+
+class SaveState(keras.callbacks.Callback):
+    """Saves variables, optimizer, position and callbacks: on a schedule, at the end of an epoch, on a signal.
+
+    Put it behind the other callbacks. A disk that is full costs a warning: training goes on, the state before stays.
+
+    Args:
+        folder: `last/` of the run.
+        trainer: of the stage.
+        stage: name of the stage.
+        remembering: callbacks by name; what their `remembered` attributes name is saved.
+        steps: epoch number -> steps of the epoch.
+        stop: the signals.
+        every_minutes: time between two saves; 0 for none.
+        every_steps: steps between two saves; 0 for none.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        trainer: Trainer,
+        stage: str,
+        remembering: Mapping[str, keras.callbacks.Callback],
+        steps: Mapping[int, int],
+        stop: StopSignals,
+        every_minutes: float = 10.0,
+        every_steps: int = 0,
+    ):
+        super().__init__()
+        self.folder, self.trainer, self.stage, self.steps, self.stop = folder, trainer, stage, steps, stop
+        self.remembering = dict(remembering)
+        self.every_s, self.every_steps = every_minutes * 60, every_steps
+        self._last_time, self._last_step = time.monotonic(), trainer.step
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """Every variable that is saved, by name."""
+        named = {f"model/{v.path}": v for v in self.trainer.model.variables}
+        named |= {f"optimizer/{name}": v for name, v in self.trainer.optimizer.state().items()}
+        return named
+
+    def restore(self, arrays: Arrays, values: dict[str, Any], with_optimizer: bool) -> None:
+        """Takes up a saved state.
+
+        Args:
+            arrays: of `read_state`.
+            values: of `read_state`.
+            with_optimizer: also optimizer, position and the stage's callbacks; else weights and `best` alone.
+
+        Raises:
+            CheckpointError: the state is one of another model.
+        """
+        wanted = {n: v for n, v in self.variables().items() if with_optimizer or n.startswith("model/")}
+        wrong = [n for n, v in wanted.items() if n not in arrays or tuple(arrays[n].shape) != tuple(v.shape)]
+        if wrong:
+            raise CheckpointError(f"{self.folder}: the state is of another model. Received: no fitting {wrong[:3]}.")
+        for name, variable in wanted.items():
+            variable.assign(arrays[name])
+        for name, callback in self.remembering.items():
+            if with_optimizer or name == "best":
+                for attribute, value in values["callbacks"].get(name, {}).items():
+                    setattr(callback, attribute, value)
+        if with_optimizer:
+            self.trainer.go_to(values["position"])
+            self._last_step = self.trainer.step
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.stop.state_is_saved = False
+
+    def on_train_batch_end(self, batch, logs=None):
+        ends_epoch = batch + 1 == self.steps[self.trainer.epoch]
+        due = self.every_steps and self.trainer.step - self._last_step >= self.every_steps
+        late = self.every_s and time.monotonic() - self._last_time >= self.every_s
+        if ends_epoch or due or late or self.stop.received:
+            self.save(self.trainer.position())
+        self.stop.act()
+        self.stop.state_is_saved = ends_epoch  # validation changes nothing: a signal need not wait for its end
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.stop.state_is_saved = False
+        position = self.trainer.position()
+        self.save(position | {"epoch": position["epoch"] + 1, "epoch_step": 0})
+        self.stop.act()
+
+    def save(self, position: dict[str, Any]) -> None:
+        """Writes a generation of the state at `position`."""
+        arrays = {name: variable.numpy() for name, variable in self.variables().items()}
+        values = {
+            "stage": self.stage,
+            "position": position,
+            "stopped": bool(self.model.stop_training),
+            "callbacks": {
+                name: {attribute: getattr(callback, attribute) for attribute in callback.remembered}
+                for name, callback in self.remembering.items()
+            },
+        }
+        try:
+            write_state(self.folder, arrays, values)
+        except OSError as error:
+            logger.error("the state could not be saved (%s); the one before stays", error)
+        self._last_time, self._last_step = time.monotonic(), self.trainer.step
