@@ -25,7 +25,8 @@ def lines() -> Iterator[str]:
         ("python predict.py", predict.commands()),
     ):
         for name, (config_class, _, summary) in commands.items():
-            yield f"## `{prog} {name}`\n\n{summary[0].upper()}{summary[1:]}.\n\n| setting | default | meaning |\n|---|---|---|"
+            yield f"## `{prog} {name}`\n\n{summary[0].upper()}{summary[1:]}.\n"
+            yield "| setting | default | meaning |\n|---|---|---|"
             yield from rows(config_class, f"{prog} {name}")
             yield ""
 

@@ -63,7 +63,7 @@ class VocabConfig:
     """Decode bytes that are not UTF-8 as U+FFFD instead of leaving the row out."""
     workers: int | None = None
     """Worker processes. Default: one a core. The output does not depend on it."""
-    chunk_bytes: int = 2 << 20
+    chunk_bytes: int = 1 << 20
     """Bytes of input a task."""
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """The run folder: what a training run leaves, and all that prediction needs.
 
 config.yaml  bert_config.json  model.json  manifest.json  vocab.txt  labels.txt
-best.weights.h5  log.tsv  metrics.jsonl  events/  report/  finished
+best.weights.h5  last/  log.tsv  metrics.jsonl  events/  report/  finished
 """
 
 import fcntl
@@ -25,10 +25,10 @@ from tfbert.model.config import BertConfig
 CONFIG = "config.yaml"
 _OURS = (
     "bert_config.json", "model.json", MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
-    "events", "report", "finished",
+    "events", "report", "finished", "last",
 )  # fmt: skip
 _PATHS = ("data", "init")  # settings that name the same file in several ways
-_FREE = ("run_dir", "devices")  # settings that do not decide the result
+_FREE = ("run_dir", "devices", "save_minutes", "save_steps")  # settings that do not decide the result
 
 
 @dataclass(frozen=True)
@@ -42,49 +42,59 @@ class RunFolder:
         return self.path / RUN_WEIGHTS
 
     @property
+    def state(self) -> Path:
+        return self.path / "last"
+
+    @property
     def finished(self) -> bool:
         return (self.path / "finished").exists()
 
     def check_same(self, config: Any) -> None:
-        """Refuses a finished run of other settings.
+        """Refuses a run of other settings, finished or not.
 
         Raises:
             ConfigError: names the settings that differ.
         """
-        try:
-            had = yaml.safe_load((self.path / CONFIG).read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            raise DataError(f"{self.path / CONFIG}: the settings of the run cannot be read: {error}.") from error
+        had = self._settings()
         differing = []
         for name, value in _plain(config).items():
             was = had.get(name, value)
             same = Path(value).resolve() == Path(was).resolve() if name in _PATHS else value == was
-            if not same and name not in _FREE:
+            more = name == "epochs" and value > was  # a run may be given more epochs
+            if not (same or more or name in _FREE):
                 differing.append(f"{name} {was!r}, now {value!r}")
         if differing:
             raise ConfigError(
-                f"A run folder holds one run. Received: {self.path}, complete with other settings "
+                f"A run folder holds one run. Received: {self.path}, a run with other settings "
                 f"({'; '.join(differing[:5])}). Choose another --run_dir."
             )
 
-    def check_free(self) -> None:
+    def is_extended_by(self, config: Any) -> bool:
+        """Whether the settings ask for more epochs than the run had."""
+        return bool(config.epochs > self._settings().get("epochs", config.epochs))
+
+    def _settings(self) -> dict[str, Any]:
+        try:
+            return dict(yaml.safe_load((self.path / CONFIG).read_text(encoding="utf-8")))
+        except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
+            raise DataError(f"{self.path / CONFIG}: the settings of the run cannot be read: {error}.") from error
+
+    def check_free(self, config: Any) -> None:
         """Refuses a folder that a run cannot be written to.
 
         Raises:
-            ConfigError: it is in use, holds an unfinished run, or files of something else under names of a run.
+            ConfigError: it is in use, holds a run of other settings, or files of something else under names of a run.
         """
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"--run_dir names a folder. Received: {self.path}, a file.")
         if (self.path / "lock").exists():
             os.close(self._take_lock())
-        self._check_content()
+        self._check_content(config)
 
-    def _check_content(self) -> None:
+    def _check_content(self, config: Any) -> None:
         if (self.path / CONFIG).exists():
-            raise ConfigError(
-                f"A run folder holds one run. Received: {self.path}, with a run that did not finish. Choose another "
-                "--run_dir, or remove this one."
-            )
+            self.check_same(config)
+            return
         foreign = [name for name in _OURS if (self.path / name).exists()]
         if foreign:
             raise ConfigError(
@@ -93,8 +103,8 @@ class RunFolder:
             )
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Makes the folder and holds it for a new run; other processes are refused meanwhile.
+    def held(self, config: Any) -> Iterator[None]:
+        """Makes the folder, or takes up an unfinished run; other processes are refused meanwhile.
 
         Raises:
             ConfigError: as `check_free`.
@@ -102,7 +112,8 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         handle = self._take_lock()
         try:
-            self._check_content()
+            self._check_content(config)
+            (self.path / "finished").unlink(missing_ok=True)
             yield
         finally:
             os.close(handle)

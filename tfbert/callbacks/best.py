@@ -34,6 +34,8 @@ class BestWeights(keras.callbacks.Callback):
         TrainingError: the weights to save are not finite; those saved before are kept.
     """
 
+    remembered = ("best", "best_epoch")  # what a run that goes on needs
+
     def __init__(self, path: Path, monitor: str | None, mode: str):
         super().__init__()
         self.path, self.monitor, self.mode = path, monitor, mode

@@ -15,6 +15,8 @@ class EarlyStop(keras.callbacks.Callback):
         patience: epochs.
     """
 
+    remembered = ("best", "wait")  # what a run that goes on needs
+
     def __init__(self, monitor: str, mode: str, patience: int):
         super().__init__()
         self.monitor, self.mode, self.patience = monitor, mode, patience

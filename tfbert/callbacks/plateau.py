@@ -19,6 +19,8 @@ class Plateau(keras.callbacks.Callback):
         min_delta: smaller changes are no improvement.
     """
 
+    remembered = ("best", "wait")  # what a run that goes on needs
+
     def __init__(
         self, trainer: Trainer, monitor: str, mode: str, patience: int, factor: float = 0.5, min_delta: float = 1e-7
     ):

@@ -41,6 +41,7 @@ class RunLog(keras.callbacks.Callback):
             table.write_text("\t".join(self._columns) + "\n", encoding="utf-8")
 
     def on_epoch_end(self, epoch, logs=None):
+        self._forget_from(epoch + 1)
         row: dict[str, Any] = {"epoch": epoch + 1, "stage": self._stage} | logs
         with (self._folder / "log.tsv").open("a", encoding="utf-8") as file:
             file.write("\t".join(str(row.get(name, "")) for name in self._columns) + "\n")
@@ -51,6 +52,18 @@ class RunLog(keras.callbacks.Callback):
             for name, value in logs.items():
                 tf.summary.scalar(name, value, step=epoch + 1)
         self._writer.flush()
+
+    def _forget_from(self, epoch: int) -> None:
+        """Drops the lines of this and later epochs, which a run that was stopped may have left."""
+        table = self._folder / "log.tsv"
+        head, *rows = table.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [row for row in rows if int(row.split("\t")[0]) < epoch]
+        if len(kept) < len(rows):
+            table.write_text("".join([head, *kept]), encoding="utf-8")
+        metrics = self._folder / "metrics.jsonl"
+        if metrics.exists():
+            lines = metrics.read_bytes().splitlines(keepends=True)
+            metrics.write_bytes(b"".join(line for line in lines if orjson.loads(line)["epoch"] < epoch))
 
     def on_train_end(self, logs=None):
         self._writer.close()

@@ -70,6 +70,7 @@ class SaveState(keras.callbacks.Callback):
         stop: the signals.
         every_minutes: time between two saves; 0 for none.
         every_steps: steps between two saves; 0 for none.
+        data: what the data are known by; saved with the state.
     """
 
     def __init__(
@@ -82,10 +83,12 @@ class SaveState(keras.callbacks.Callback):
         stop: StopSignals,
         every_minutes: float = 10.0,
         every_steps: int = 0,
+        data: dict[str, Any] | None = None,
     ):
         super().__init__()
         self.folder, self.trainer, self.stage, self.steps, self.stop = folder, trainer, stage, steps, stop
         self.remembering = dict(remembering)
+        self.data = data
         self.every_s, self.every_steps = every_minutes * 60, every_steps
         self._last_time, self._last_step = time.monotonic(), trainer.step
 
@@ -95,30 +98,27 @@ class SaveState(keras.callbacks.Callback):
         named |= {f"optimizer/{name}": v for name, v in self.trainer.optimizer.state().items()}
         return named
 
-    def restore(self, arrays: Arrays, values: dict[str, Any], with_optimizer: bool) -> None:
-        """Takes up a saved state.
+    def restore(self, arrays: Arrays, values: dict[str, Any]) -> None:
+        """Takes up a saved state of this stage.
 
         Args:
             arrays: of `read_state`.
             values: of `read_state`.
-            with_optimizer: also optimizer, position and the stage's callbacks; else weights and `best` alone.
 
         Raises:
             CheckpointError: the state is one of another model.
         """
-        wanted = {n: v for n, v in self.variables().items() if with_optimizer or n.startswith("model/")}
+        wanted = self.variables()
         wrong = [n for n, v in wanted.items() if n not in arrays or tuple(arrays[n].shape) != tuple(v.shape)]
         if wrong:
             raise CheckpointError(f"{self.folder}: the state is of another model. Received: no fitting {wrong[:3]}.")
         for name, variable in wanted.items():
             variable.assign(arrays[name])
         for name, callback in self.remembering.items():
-            if with_optimizer or name == "best":
-                for attribute, value in values["callbacks"].get(name, {}).items():
-                    setattr(callback, attribute, value)
-        if with_optimizer:
-            self.trainer.go_to(values["position"])
-            self._last_step = self.trainer.step
+            for attribute, value in values["callbacks"].get(name, {}).items():
+                setattr(callback, attribute, value)
+        self.trainer.go_to(values["position"])
+        self._last_step = self.trainer.step
 
     def on_epoch_begin(self, epoch, logs=None):
         self.stop.state_is_saved = False
@@ -143,6 +143,7 @@ class SaveState(keras.callbacks.Callback):
         arrays = {name: variable.numpy() for name, variable in self.variables().items()}
         values = {
             "stage": self.stage,
+            "data": self.data,
             "position": position,
             "stopped": bool(self.model.stop_training),
             "callbacks": {

@@ -176,9 +176,13 @@ def place(batch: Batch, strategy: tf.distribute.Strategy) -> dict[str, Any]:
     if rows % strategy.num_replicas_in_sync:
         raise ValueError(f"Rows must divide evenly over {strategy.num_replicas_in_sync} replicas. Received: {rows}.")
 
+    devices = strategy.extended.worker_devices
+
     def on_replica(context: Any) -> dict[str, tf.Tensor]:
-        part = replica_slice(rows, context.replica_id_in_sync_group, context.num_replicas_in_sync)
-        return {name: tf.convert_to_tensor(values[part]) for name, values in batch.items()}
+        replica = context.replica_id_in_sync_group
+        part = replica_slice(rows, replica, context.num_replicas_in_sync)
+        with tf.device(devices[replica]):  # copied to the device here, in the background
+            return {name: tf.convert_to_tensor(values[part]) for name, values in batch.items()}
 
     return strategy.experimental_distribute_values_from_function(on_replica)
 

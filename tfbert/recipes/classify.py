@@ -16,6 +16,7 @@ from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.early_stop import EarlyStop
 from tfbert.callbacks.plateau import Plateau
 from tfbert.callbacks.run_log import RunLog
+from tfbert.callbacks.save_state import SaveState, StopSignals
 from tfbert.callbacks.step_progress import StepProgress
 from tfbert.data.batch import Batch
 from tfbert.data.dataset import DataSet
@@ -30,6 +31,7 @@ from tfbert.model.checkpoint import Init, check_vocabulary, find_init, load_enco
 from tfbert.model.heads import HEADS, Classifier
 from tfbert.optim import OPTIMIZERS, make_optimizer, schedule
 from tfbert.run_folder import RunFolder
+from tfbert.state import Arrays, read_state
 from tfbert.strategy import PRECISIONS, Devices, log_devices, make_strategy, set_precision
 from tfbert.trainer import Epoch, Scorer, Trainer
 
@@ -123,6 +125,10 @@ class ClassifyConfig:
     """Batches are padded to multiples of this."""
     pad_to_max: bool = False
     """Pad every batch to max_len (fixed shapes)."""
+    save_minutes: float = 10.0
+    """Minutes between two saves of the whole state; 0 saves at the ends of epochs and on signals alone."""
+    save_steps: int = 0
+    """Steps between two saves of the whole state; 0 for none."""
     mixed_precision: str = "none"
     """none, bfloat16 or float16."""
     devices: str = "auto"
@@ -248,12 +254,14 @@ def run(config: ClassifyConfig) -> None:
     folder = RunFolder(Path(config.run_dir))
     if folder.finished:
         folder.check_same(config)
-        logger.info("%s is already complete; nothing to do. Choose another --run_dir to train again.", folder.path)
-        return
-    folder.check_free()
+        if not folder.is_extended_by(config):
+            logger.info("%s is already complete; nothing to do. Choose another --run_dir to train again.", folder.path)
+            return
+        logger.info("%s is complete; going on to %d epochs", folder.path, config.epochs)
+    folder.check_free(config)
     job = _prepare(config, folder)
-    with folder.held():
-        _train(job)
+    with folder.held(config), StopSignals() as stop:
+        _train(job, stop)
 
 
 def _prepare(config: ClassifyConfig, folder: RunFolder) -> _Job:
@@ -292,7 +300,7 @@ def _prepare(config: ClassifyConfig, folder: RunFolder) -> _Job:
     )
 
 
-def _train(job: _Job) -> None:
+def _train(job: _Job, stop: StopSignals) -> None:
     config, folder, data, strategy = job.config, job.folder, job.data, job.strategy
     policy = set_precision(config.mixed_precision, strategy)
     log_devices(strategy, config.global_batch_size)
@@ -313,8 +321,15 @@ def _train(job: _Job) -> None:
         )
     best = BestWeights(folder.weights, job.monitor, job.mode)
     validation = _Validation(job, Scorer(model, strategy)) if job.val is not None else None
-    for stage in _stages(config):
-        _train_stage(stage, job, model, best, validation)
+    state = read_state(folder.state)
+    stages = _stages(config)
+    if state is not None:
+        _check_state(job, state[1])
+        names = [stage.name for stage in stages]
+        stages = stages[names.index(state[1]["stage"]) :]
+    for stage in stages:
+        _train_stage(stage, job, model, best, validation, stop, state)
+        state = None
     load_weights(model, folder.weights)
     if validation is not None:
         validation()
@@ -358,8 +373,31 @@ def _stages(config: ClassifyConfig) -> list[_Stage]:
     return [stage for stage in stages if stage.num_epochs]
 
 
+def _check_state(job: _Job, values: dict[str, Any]) -> None:
+    """Refuses to go on with other data than the run began with."""
+    if values["data"] != _data_mark(job):
+        raise ConfigError(
+            f"A run goes on with the data that it began with. Received: {job.data.path}, changed since. Choose another "
+            "--run_dir."
+        )
+
+
+def _data_mark(job: _Job) -> dict[str, Any]:
+    """What the data are known by: checksums of the parts, or the number of rows of bare files."""
+    manifest = job.data.manifest
+    if manifest is not None:
+        return {name: part.checksum for name, part in manifest.parts.items()}
+    return {"train": len(job.train), "val": len(job.val) if job.val is not None else None}
+
+
 def _train_stage(
-    stage: _Stage, job: _Job, model: Classifier, best: BestWeights, validation: "_Validation | None"
+    stage: _Stage,
+    job: _Job,
+    model: Classifier,
+    best: BestWeights,
+    validation: "_Validation | None",
+    stop: StopSignals,
+    state: tuple[Arrays, dict[str, Any]] | None,
 ) -> None:
     config, strategy = job.config, job.strategy
     model.encoder.trainable = not stage.frozen
@@ -397,16 +435,42 @@ def _train_stage(
         frozen_encoder=stage.frozen,
         task=job.task,
     )
-    callbacks = _callbacks(stage, job, trainer, {plan.epoch: plan.num_batches for plan in plans}, best, validation)
+    callbacks = _callbacks(
+        stage, job, trainer, {plan.epoch: plan.num_batches for plan in plans}, best, validation, stop
+    )
+    starts = dict.fromkeys((plan.epoch for plan in plans), 0)  # first step of every epoch that is left
+    if state is not None:
+        if _take_up(state, stage, callbacks[-1], strategy):
+            return
+        starts = {epoch: 0 for epoch in starts if epoch >= trainer.epoch}
+        starts[trainer.epoch] = trainer.epoch_step
+    left = [plan for plan in plans if plan.epoch in starts]
     feed, multiple = job.feed, strategy.num_replicas_in_sync * config.accumulate
 
     def global_batches() -> Iterator[Batch]:
-        for plan in plans:
-            yield from plan_batches(job.train, plan, feed, multiple)
+        for plan in left:
+            yield from plan_batches(job.train, plan, feed, multiple, starts[plan.epoch])
 
     with distribute(global_batches(), strategy) as batches:
-        epochs = (Epoch(plan.epoch, batches, plan.num_batches) for plan in plans)
+        epochs = (Epoch(plan.epoch, batches, plan.num_batches, starts[plan.epoch]) for plan in left)
         trainer.fit(epochs, config.frozen_epochs + config.epochs, callbacks, validation)
+
+
+def _take_up(
+    state: tuple[Arrays, dict[str, Any]], stage: _Stage, saver: SaveState, strategy: tf.distribute.Strategy
+) -> bool:
+    """Restores a saved state; tells whether the stage was already over."""
+    arrays, values = state
+    with strategy.scope():
+        saver.restore(arrays, values)
+    position = values["position"]
+    logger.info(
+        "going on with stage %s at epoch %d, step %d",
+        stage.name,
+        position["epoch"] + 1,
+        position["epoch_step"],
+    )
+    return values["stopped"] or position["epoch"] >= stage.first_epoch + stage.num_epochs
 
 
 def _callbacks(
@@ -416,6 +480,7 @@ def _callbacks(
     steps: dict[int, int],
     best: BestWeights,
     validation: "_Validation | None",
+    stop: StopSignals,
 ) -> list[keras.callbacks.Callback]:
     config = job.config
     val_names = _val_names(job.task) if validation else []
@@ -424,13 +489,24 @@ def _callbacks(
         RunLog(
             job.folder.path, stage.name, _train_names(job.task), val_names, validation.details if validation else None
         ),
-        best,
     ]
+    remembering: dict[str, keras.callbacks.Callback] = {"best": best}
     if config.schedule == "plateau" and job.monitor:
-        callbacks.append(Plateau(trainer, job.monitor, job.mode, config.plateau_patience, config.plateau_factor))
+        remembering["plateau"] = Plateau(trainer, job.monitor, job.mode, config.plateau_patience, config.plateau_factor)
     if config.patience and job.monitor:
-        callbacks.append(EarlyStop(job.monitor, job.mode, config.patience))
-    return callbacks
+        remembering["early_stop"] = EarlyStop(job.monitor, job.mode, config.patience)
+    saver = SaveState(
+        job.folder.state,
+        trainer,
+        stage.name,
+        remembering,
+        steps,
+        stop,
+        every_minutes=config.save_minutes,
+        every_steps=config.save_steps,
+        data=_data_mark(job),
+    )
+    return [*callbacks, *remembering.values(), saver]
 
 
 def _plan(config: ClassifyConfig, store: RowStore, epoch: int) -> EpochPlan:
