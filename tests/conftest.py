@@ -1,10 +1,16 @@
 """What several test folders share."""
 
+import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+# Where the tests run in the background of a shell, SIGINT is ignored and every process they start inherits that.
+with contextlib.suppress(ValueError):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 

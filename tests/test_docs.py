@@ -52,7 +52,7 @@ def test_there_are_documented_commands():
 
 @pytest.mark.parametrize(("document", "line"), documented_commands())
 def test_documented_command_parses(commands, document, line):
-    words = shlex.split(re.sub(r"\[(--[^\]]*)\]", r"\1", line.split("#")[0]))
+    words = shlex.split(re.sub(r"\[(--[^\]]*)\]", r"\1", line), comments=True)
     prog = next(p for p in commands if line.startswith(p))
     name, *arguments = words[len(prog.split()) :]
     config_class = commands[prog][name][0]

@@ -137,9 +137,9 @@ class RunFolder:
         names: Sequence[str],
     ) -> None:
         """Writes everything that is known before training starts."""
-        (self.path / CONFIG).write_text(
-            yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8"
-        )
+        temporary = self.path / f"saving-{CONFIG}"  # half a file would be other settings, or none
+        temporary.write_text(yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        temporary.replace(self.path / CONFIG)
         (self.path / "bert_config.json").write_text(bert_config.dump(), encoding="utf-8")
         (self.path / "model.json").write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
         (self.path / "labels.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")

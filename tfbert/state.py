@@ -51,6 +51,7 @@ def write_state(folder: Path, arrays: Mapping[str, npt.NDArray[Any]], values: Ma
         _write(temporary / ARRAYS, save({name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}))
         described = {"values": dict(values), "checksum": file_checksum(temporary / ARRAYS)}
         _write(temporary / VALUES, orjson.dumps(described, option=orjson.OPT_INDENT_2))
+        _flush(temporary)
         number = max((int(path.name) for path in _generations(folder)), default=0) + 1
         final = folder / f"{number:06d}"
         temporary.rename(final)
@@ -81,7 +82,7 @@ def read_state(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
     if generations:
         raise CheckpointError(
             f"{folder}: a run goes on from its last state. Received: {len(generations)} damaged states. Delete the "
-            "folder to start again, from best.weights.h5 if you like (--init RUN)."
+            "folder to start again, or start another run from the best weights of this one (--init RUN)."
         )
     return None
 
@@ -89,7 +90,7 @@ def read_state(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
 def _generations(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.name.isdecimal())
+    return sorted((path for path in folder.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
 
 
 def _write(path: Path, data: bytes) -> None:

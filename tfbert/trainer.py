@@ -27,6 +27,7 @@ from tfbert.model.heads import Classifier
 from tfbert.optim import Optimizer, Schedule
 
 _REMEDY = "The best weights so far are kept. Lower the learning rate, or warm up longer."
+FEATURES = "features"  # key of a batch that holds what a frozen encoder gave, in place of token ids
 FETCH_EVERY = 10  # steps between looks at the device's numbers, so that the device need not wait for the host
 
 
@@ -49,7 +50,7 @@ class StepTotals:
 
     @property
     def padding_share(self) -> float:
-        return 1.0 - self.tokens / max(self.cells, 1.0)
+        return 1.0 - self.tokens / self.cells if self.cells else 0.0
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,9 @@ class Trainer:
         hooks.on_train_begin()
         logs: dict[str, float] = {}
         for epoch in epochs:
+            if not epoch.first_step:
+                self.totals = StepTotals()
+            self.epoch, self.epoch_step = epoch.number, epoch.first_step
             hooks.on_epoch_begin(epoch.number)
             logs = self._run_epoch(epoch, hooks)
             if validate is not None:
@@ -165,9 +169,6 @@ class Trainer:
         hooks.on_train_end(logs)
 
     def _run_epoch(self, epoch: Epoch, hooks: keras.callbacks.CallbackList) -> dict[str, float]:
-        if not epoch.first_step:
-            self.totals = StepTotals()
-        self.epoch, self.epoch_step = epoch.number, epoch.first_step
         for number in range(epoch.first_step, epoch.num_steps):
             hooks.on_train_batch_begin(number)
             started = time.perf_counter()
@@ -238,7 +239,7 @@ class Trainer:
             sums += more
         norm = self.optimizer.apply(all_sum(summed), learning_rate)
         real = tf.cast(weights > 0, tf.float32)
-        mask = tf.cast(batch["padding_mask"], tf.float32)
+        mask = tf.cast(batch.get("padding_mask", tf.zeros((rows, 0))), tf.float32)
         counts = [tf.reduce_sum(real), tf.reduce_sum(mask * real[:, None]), tf.cast(tf.size(mask), tf.float32)]
         loss, correct = tf.unstack(sums)
         totals = all_sum(tf.stack([loss, correct, *counts]))
@@ -249,10 +250,13 @@ class Trainer:
 
     def _micro_step(self, batch, total_weight, seed):
         """Dense gradients of this replica's share of the global loss, and sums of (weighted loss, correct rows)."""
-        inputs = {name: batch[name] for name in INPUTS}
         labels, weights = batch["labels"], batch["weights"]
         with tf.GradientTape() as tape:
-            features = self.model.features(inputs, training=not self.frozen_encoder, seed=seed)
+            if FEATURES in batch:
+                features = batch[FEATURES]
+            else:
+                inputs = {name: batch[name] for name in INPUTS}
+                features = self.model.features(inputs, training=not self.frozen_encoder, seed=seed)
             if self.frozen_encoder:
                 features = tf.stop_gradient(features)
             logits = self.model.logits(features, training=True, seed=seed)
@@ -326,7 +330,7 @@ def all_sum(value):
 
 
 class Scorer:
-    """Logits of rows, on the replicas, without dropout.
+    """What the model gives for rows, on the replicas, without dropout.
 
     Args:
         model: the classifier.
@@ -335,15 +339,25 @@ class Scorer:
 
     def __init__(self, model: Classifier, strategy: tf.distribute.Strategy):
         self.model, self.strategy = model, strategy
-        self._function = None
+        self._functions: dict[str, Callable] = {}
 
     def logits(self, batch) -> np.ndarray:
-        """A batch on the replicas -> float32 logits of all its rows, in order, (rows, num_outputs)."""
-        inputs = {name: batch[name] for name in INPUTS}
-        if self._function is None:
-            self._function = compiled(self._on_replicas, self.strategy, inputs)
-        parts = self.strategy.experimental_local_results(self._function(inputs))
-        return np.concatenate([part.numpy() for part in parts])
+        """A batch of rows or of their features -> float32 logits of all rows, in order, (rows, num_outputs)."""
+        if FEATURES in batch:
+            return self._run("head", self.model.logits, batch[FEATURES])
+        return self._run("logits", self.model, batch)
 
-    def _on_replicas(self, inputs):
-        return self.strategy.run(lambda x: self.model(x, training=False), args=(inputs,))
+    def features(self, batch) -> np.ndarray:
+        """A batch of rows -> what the encoder gives the head, float32, in order, (rows, F)."""
+        return self._run("features", self.model.features, batch)
+
+    def _run(self, name: str, function: Callable, value) -> np.ndarray:
+        inputs = {key: value[key] for key in INPUTS} if isinstance(value, dict) else {FEATURES: value}
+
+        def on_replicas(x):
+            return self.strategy.run(lambda y: function(y.get(FEATURES, y), training=False), args=(x,))
+
+        if name not in self._functions:
+            self._functions[name] = compiled(on_replicas, self.strategy, inputs)
+        parts = self.strategy.experimental_local_results(self._functions[name](inputs))
+        return np.concatenate([part.numpy() for part in parts])

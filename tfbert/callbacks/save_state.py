@@ -16,16 +16,21 @@ from tfbert.progress import logger
 from tfbert.state import Arrays, write_state
 from tfbert.trainer import Trainer
 
+IMPATIENT_AFTER_S = 1.0
+
 
 class StopSignals:
     """Notes SIGTERM and SIGINT instead of acting on them, so that a run can save its state between two steps.
 
-    While `state_is_saved` there is nothing to save, and a signal acts at once.
+    While `state_is_saved` there is nothing to save, and a signal acts at once. So it does up to the end of the first
+    step, which includes tracing and may take longer than a machine that goes away waits. So does one that comes a
+    second or more after another: somebody is in a hurry (`timeout` sends two, but at the same time).
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.state_is_saved = False
+        self.state_is_saved = True
+        self._first_time: float | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "StopSignals":
@@ -43,10 +48,13 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        # no log from here: it may be what the signal interrupted
+        now = time.monotonic()
+        if self._first_time is None:
+            self._first_time = now
         self.received = number
-        if self.state_is_saved:
+        if self.state_is_saved or now - self._first_time >= IMPATIENT_AFTER_S:
             self.act()
-        logger.info("signal %d: saving the state after this step", number)
 
     def act(self) -> None:
         """Raises what the signal that was received means, if there was one."""
@@ -91,6 +99,7 @@ class SaveState(keras.callbacks.Callback):
         self.data = data
         self.every_s, self.every_steps = every_minutes * 60, every_steps
         self._last_time, self._last_step = time.monotonic(), trainer.step
+        self._stepped = False
 
     def variables(self) -> dict[str, tf.Variable]:
         """Every variable that is saved, by name."""
@@ -120,26 +129,33 @@ class SaveState(keras.callbacks.Callback):
         self.trainer.go_to(values["position"])
         self._last_step = self.trainer.step
 
-    def on_epoch_begin(self, epoch, logs=None):
-        self.stop.state_is_saved = False
+    def on_train_batch_begin(self, batch, logs=None):
+        if self._stepped:
+            self.stop.state_is_saved = False
 
     def on_train_batch_end(self, batch, logs=None):
         ends_epoch = batch + 1 == self.steps[self.trainer.epoch]
         due = self.every_steps and self.trainer.step - self._last_step >= self.every_steps
         late = self.every_s and time.monotonic() - self._last_time >= self.every_s
-        if ends_epoch or due or late or self.stop.received:
-            self.save(self.trainer.position())
-        self.stop.act()
-        self.stop.state_is_saved = ends_epoch  # validation changes nothing: a signal need not wait for its end
+        self._stepped = True
+        self.stop.state_is_saved = False
+        if ends_epoch or due or late or self.stop.received:  # at an epoch's end: validation may take long
+            self._save_and_act(self.trainer.position())
 
     def on_epoch_end(self, epoch, logs=None):
         self.stop.state_is_saved = False
         position = self.trainer.position()
-        self.save(position | {"epoch": position["epoch"] + 1, "epoch_step": 0})
+        self._save_and_act(position | {"epoch": position["epoch"] + 1, "epoch_step": 0})
+
+    def _save_and_act(self, position: dict[str, Any]) -> None:
+        saved = self.save(position)
+        if saved and self.stop.received:
+            logger.info("signal %d: the state is saved; the same command goes on from here", self.stop.received)
+        self.stop.state_is_saved = True  # from here on signals act themselves
         self.stop.act()
 
-    def save(self, position: dict[str, Any]) -> None:
-        """Writes a generation of the state at `position`."""
+    def save(self, position: dict[str, Any]) -> bool:
+        """Writes a generation of the state at `position`; tells whether it could."""
         arrays = {name: variable.numpy() for name, variable in self.variables().items()}
         values = {
             "stage": self.stage,
@@ -151,8 +167,10 @@ class SaveState(keras.callbacks.Callback):
                 for name, callback in self.remembering.items()
             },
         }
+        self._last_time, self._last_step = time.monotonic(), self.trainer.step
         try:
             write_state(self.folder, arrays, values)
         except OSError as error:
             logger.error("the state could not be saved (%s); the one before stays", error)
-        self._last_time, self._last_step = time.monotonic(), self.trainer.step
+            return False
+        return True

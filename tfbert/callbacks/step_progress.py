@@ -27,13 +27,15 @@ class StepProgress(keras.callbacks.Callback):
         self._bar = Progress(self.steps[epoch], " steps", f"epoch {epoch + 1}/{self.num_epochs}")
         self._start, self._wait = time.perf_counter(), self.trainer.wait_s
         self._elapsed = 0.0
+        # of an epoch that is taken up, the first part took place in another process
+        self._rows, self._tokens = self.trainer.totals.rows, self.trainer.totals.tokens
 
     def on_train_batch_end(self, batch, logs=None):
         totals = self.trainer.totals
         self._elapsed = max(time.perf_counter() - self._start, 1e-9)
         numbers = ", ".join(f"{name} {value:.4f}" for name, value in logs.items())
         note = (
-            f"{numbers}, lr {self.trainer.current_rate:.2e}, {totals.rows / self._elapsed:.0f} rows/s, "
+            f"{numbers}, lr {self.trainer.current_rate:.2e}, {(totals.rows - self._rows) / self._elapsed:.0f} rows/s, "
             f"padding {totals.padding_share:.1%}"
         )
         self._bar.update(1, note)
@@ -41,8 +43,8 @@ class StepProgress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self._bar.__exit__(None, None, None)
         totals, elapsed = self.trainer.totals, max(self._elapsed, 1e-9)
-        logs["rows_per_s"] = totals.rows / elapsed
-        logs["tokens_per_s"] = totals.tokens / elapsed
+        logs["rows_per_s"] = (totals.rows - self._rows) / elapsed
+        logs["tokens_per_s"] = (totals.tokens - self._tokens) / elapsed
         logs["padding_share"] = totals.padding_share
         logs["wait_share"] = (self.trainer.wait_s - self._wait) / elapsed
         shown = ", ".join(f"{name} {value:.4g}" for name, value in logs.items() if isinstance(value, float))

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ _LEAST = {
     "shuffle_window": 1,
     "length_multiple": 1,
     "head_units": 1,
+    "save_steps": 0,
 }
 _MAX_SEED = 2**31 - 1
 # lowest and highest number, and whether each is allowed
@@ -62,6 +64,7 @@ _RANGES = {
     "weight_decay": (0, True, math.inf, False),
     "clip_norm": (0, True, math.inf, False),
     "focal_gamma": (0, True, math.inf, False),
+    "save_minutes": (0, True, math.inf, False),
 }
 
 
@@ -257,6 +260,11 @@ def run(config: ClassifyConfig) -> None:
         if not folder.is_extended_by(config):
             logger.info("%s is already complete; nothing to do. Choose another --run_dir to train again.", folder.path)
             return
+        if not folder.state.is_dir():
+            raise ConfigError(
+                f"A complete run goes on from its last state. Received: {folder.path} without {folder.state.name}/. "
+                "Start another run from its best weights (--init RUN)."
+            )
         logger.info("%s is complete; going on to %d epochs", folder.path, config.epochs)
     folder.check_free(config)
     job = _prepare(config, folder)
@@ -383,11 +391,20 @@ def _check_state(job: _Job, values: dict[str, Any]) -> None:
 
 
 def _data_mark(job: _Job) -> dict[str, Any]:
-    """What the data are known by: checksums of the parts, or the number of rows of bare files."""
+    """What the data are known by: checksums of the parts; of bare files size, and lengths and labels of the rows."""
     manifest = job.data.manifest
     if manifest is not None:
         return {name: part.checksum for name, part in manifest.parts.items()}
-    return {"train": len(job.train), "val": len(job.val) if job.val is not None else None}
+    parts = {"train": job.train, "val": job.val}
+    return {name: _mark(store) for name, store in parts.items() if store is not None}
+
+
+def _mark(store: RowStore) -> list[int]:
+    return [
+        store.path.stat().st_size,
+        zlib.crc32(np.ascontiguousarray(store.lengths)),
+        zlib.crc32(np.ascontiguousarray(store.labels)),
+    ]
 
 
 def _train_stage(
@@ -464,13 +481,16 @@ def _take_up(
     with strategy.scope():
         saver.restore(arrays, values)
     position = values["position"]
+    if values["stopped"]:
+        logger.info("stage %s: --patience had stopped it after epoch %d", stage.name, position["epoch"])
+        return True
     logger.info(
         "going on with stage %s at epoch %d, step %d",
         stage.name,
         position["epoch"] + 1,
         position["epoch_step"],
     )
-    return values["stopped"] or position["epoch"] >= stage.first_epoch + stage.num_epochs
+    return bool(position["epoch"] >= stage.first_epoch + stage.num_epochs)
 
 
 def _callbacks(

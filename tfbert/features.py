@@ -1,0 +1,108 @@
+"""What a frozen encoder gives its head, computed once for every row and kept on disk, memory mapped.
+
+In the frozen stage the encoder works without dropout, so its pooled output for a row never changes: the first pass pays
+for the encoder, later epochs cost a matrix product. The file belongs to one run; it is used again only for the same
+rows, weights and head.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfbert.data.batch import Batch, fill_up, labels_of, row_weights
+from tfbert.data.feed import FeedSettings, distribute, plan_batches
+from tfbert.data.plan import EpochPlan
+from tfbert.data.store import RowStore
+from tfbert.model.heads import Classifier
+from tfbert.progress import Progress, logger
+from tfbert.trainer import FEATURES, Scorer
+
+Features = npt.NDArray[np.float32]
+_BATCH_TOKENS = 8192  # padded tokens a batch on each replica
+_LARGEST_SHARE = 0.5  # of the free disk
+
+
+def feature_width(model: Classifier) -> int:
+    """Width of what `Classifier.features` gives."""
+    return model.encoder.config.hidden_size * (2 if model.head == "pool" else 1)
+
+
+def fits_on_disk(folder: Path, model: Classifier, num_rows: int) -> bool:
+    """Whether the features of so many rows leave half of the free disk to others."""
+    wanted = num_rows * feature_width(model) * 4
+    free = shutil.disk_usage(folder).free
+    if wanted <= _LARGEST_SHARE * free:
+        return True
+    logger.info("features of %d rows would take %.1f GB of %.1f GB free: not kept", num_rows, wanted / 1e9, free / 1e9)
+    return False
+
+
+def compute_features(
+    path: Path, model: Classifier, strategy: tf.distribute.Strategy, store: RowStore, feed: FeedSettings
+) -> Features:
+    """The features of every row, float32 (rows, width), read from `path` where it holds them already.
+
+    Args:
+        path: the file; what it was made from stands beside it in `.json`, written last.
+        model: whose encoder is frozen.
+        strategy: whose replicas share the work.
+        store: the rows.
+        feed: how they become arrays.
+    """
+    shape = (len(store), feature_width(model))
+    mark = _mark(model, store, feed)
+    beside = path.with_suffix(".json")
+    if beside.is_file() and path.is_file() and json.loads(beside.read_text(encoding="utf-8")) == mark:
+        return np.memmap(path, np.float32, "r", shape=shape)
+    beside.unlink(missing_ok=True)
+    features = np.memmap(path, np.float32, "w+", shape=shape)
+    replicas = strategy.num_replicas_in_sync
+    plan = EpochPlan(
+        store.lengths, 512 * replicas, shuffle=False, length_multiple=1, batch_tokens=_BATCH_TOKENS * replicas
+    )
+    scorer = Scorer(model, strategy)
+    with (
+        Progress(len(store), " rows", "features") as progress,
+        distribute(plan_batches(store, plan, feed, replicas), strategy) as stream,
+    ):
+        for rows, batch in zip(plan.batches(), stream, strict=True):
+            features[rows] = scorer.features(batch)[: len(rows)]
+            progress.update(len(rows))
+    features.flush()
+    beside.write_text(json.dumps(mark), encoding="utf-8")
+    return np.memmap(path, np.float32, "r", shape=shape)
+
+
+def feature_batches(
+    store: RowStore, features: Features, plan: EpochPlan, feed: FeedSettings, multiple: int, start: int = 0
+) -> Iterator[Batch]:
+    """As `plan_batches`, with `features` in place of token ids."""
+    for rows in plan.batches(start):
+        records = store.read(rows)
+        batch: Batch = {
+            FEATURES: features[rows],
+            "labels": labels_of(records, feed.task or "", feed.num_classes),
+            "weights": row_weights(records, feed.class_weights),
+        }
+        yield fill_up(batch, multiple)
+
+
+def _mark(model: Classifier, store: RowStore, feed: FeedSettings) -> dict[str, Any]:
+    """What the features depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    for variable in model.encoder.variables:
+        digest.update(np.ascontiguousarray(variable.numpy()))
+    stat = store.path.stat()
+    return {
+        "data": [str(store.path.absolute()), stat.st_size, stat.st_mtime_ns],
+        "weights": digest.hexdigest(),
+        "head": model.head,
+        "pad_id": feed.pad_id,
+    }
