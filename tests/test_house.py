@@ -32,6 +32,9 @@ ALLOWED = {
     "state": BASE | {"data"},
     "callbacks": BASE | {"cli", "losses", "optim", "strategy", "model", "trainer", "state"},
     "run_folder": BASE | {"data", "model"},
+    "class_values": BASE,
+    "features": BASE | {"data", "model", "trainer"},
+    "validation": BASE | {"data", "features", "losses", "report", "trainer"},
 }
 EVERYTHING_BELOW = {name for name in ALLOWED if name != "preprocess"}
 ALLOWED |= {

@@ -7,6 +7,7 @@ rows, weights and head.
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +63,9 @@ def compute_features(
     if beside.is_file() and path.is_file() and json.loads(beside.read_text(encoding="utf-8")) == mark:
         return np.memmap(path, np.float32, "r", shape=shape)
     beside.unlink(missing_ok=True)
-    features = np.memmap(path, np.float32, "w+", shape=shape)
+    with path.open("wb") as file:  # takes the room at once: a mapped file on a full disk would kill the process
+        os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 4)
+    features = np.memmap(path, np.float32, "r+", shape=shape)
     replicas = strategy.num_replicas_in_sync
     plan = EpochPlan(
         store.lengths, 512 * replicas, shuffle=False, length_multiple=1, batch_tokens=_BATCH_TOKENS * replicas

@@ -25,7 +25,7 @@ from tfbert.model.config import BertConfig
 CONFIG = "config.yaml"
 _OURS = (
     "bert_config.json", "model.json", MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
-    "events", "report", "finished", "last",
+    "events", "report", "finished", "last", "features",
 )  # fmt: skip
 _PATHS = ("data", "init")  # settings that name the same file in several ways
 _FREE = ("run_dir", "devices", "save_minutes", "save_steps")  # settings that do not decide the result

@@ -2,8 +2,10 @@
 
 import logging
 import math
+import shutil
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbert import losses, report
+from tfbert import class_values, report
 from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.early_stop import EarlyStop
 from tfbert.callbacks.plateau import Plateau
@@ -27,6 +29,7 @@ from tfbert.data.manifest import Manifest, file_checksum
 from tfbert.data.plan import EpochPlan
 from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError, DataError
+from tfbert.features import Features, compute_features, feature_batches, fits_on_disk
 from tfbert.losses import LOSSES, Loss, make_loss
 from tfbert.model.checkpoint import Init, check_vocabulary, find_init, load_encoder, load_weights
 from tfbert.model.heads import HEADS, Classifier
@@ -35,10 +38,10 @@ from tfbert.run_folder import RunFolder
 from tfbert.state import Arrays, read_state
 from tfbert.strategy import PRECISIONS, Devices, log_devices, make_strategy, set_precision
 from tfbert.trainer import Epoch, Scorer, Trainer
+from tfbert.validation import Validation
 
 logger = logging.getLogger("tfbert")
 SCHEDULES = ("linear", "constant", "plateau")
-TARGETS = ("labels", "weights")
 _LEAST = {
     "seed": 0,
     "epochs": 0,
@@ -296,11 +299,11 @@ def _prepare(config: ClassifyConfig, folder: RunFolder) -> _Job:
         config.loss,
         task,
         focal_gamma=config.focal_gamma,
-        focal_alpha=_focal_alpha(config.focal_alpha, names),
+        focal_alpha=class_values.focal_alpha(config.focal_alpha, names),
         label_smoothing=config.label_smoothing,
     )
     _check_labels(task, names, train, val)
-    class_weights = _class_weights(config.class_weights, names, train)
+    class_weights = class_values.class_weights(config.class_weights, names, train.labels)
     max_len = _longest(data, [store for store in (train, val) if store is not None])
     _check_positions(init, max_len)
     return _Job(
@@ -328,7 +331,10 @@ def _train(job: _Job, stop: StopSignals) -> None:
             data.path,
         )
     best = BestWeights(folder.weights, job.monitor, job.mode)
-    validation = _Validation(job, Scorer(model, strategy)) if job.val is not None else None
+    validation = None
+    if job.val is not None:
+        scorer = Scorer(model, strategy)
+        validation = Validation(job.val, job.feed, scorer, job.loss, job.names, config.global_batch_size)
     state = read_state(folder.state)
     stages = _stages(config)
     if state is not None:
@@ -412,7 +418,7 @@ def _train_stage(
     job: _Job,
     model: Classifier,
     best: BestWeights,
-    validation: "_Validation | None",
+    validation: Validation | None,
     stop: StopSignals,
     state: tuple[Arrays, dict[str, Any]] | None,
 ) -> None:
@@ -464,13 +470,42 @@ def _train_stage(
     left = [plan for plan in plans if plan.epoch in starts]
     feed, multiple = job.feed, strategy.num_replicas_in_sync * config.accumulate
 
-    def global_batches() -> Iterator[Batch]:
-        for plan in left:
-            yield from plan_batches(job.train, plan, feed, multiple, starts[plan.epoch])
+    with _frozen_features(stage, job, model, validation) as features:
 
-    with distribute(global_batches(), strategy) as batches:
-        epochs = (Epoch(plan.epoch, batches, plan.num_batches, starts[plan.epoch]) for plan in left)
-        trainer.fit(epochs, config.frozen_epochs + config.epochs, callbacks, validation)
+        def global_batches() -> Iterator[Batch]:
+            for plan in left:
+                if features is None:
+                    yield from plan_batches(job.train, plan, feed, multiple, starts[plan.epoch])
+                else:
+                    yield from feature_batches(job.train, features, plan, feed, multiple, starts[plan.epoch])
+
+        with distribute(global_batches(), strategy) as batches:
+            epochs = (Epoch(plan.epoch, batches, plan.num_batches, starts[plan.epoch]) for plan in left)
+            trainer.fit(epochs, config.frozen_epochs + config.epochs, callbacks, validation)
+
+
+@contextmanager
+def _frozen_features(
+    stage: _Stage, job: _Job, model: Classifier, validation: Validation | None
+) -> Iterator[Features | None]:
+    """What the frozen encoder gives for every row, where more than one epoch uses it and the disk has room."""
+    folder = job.folder.path / "features"
+    stores = {"train": job.train} | ({"val": job.val} if job.val is not None else {})
+    rows = sum(len(store) for store in stores.values())
+    if not stage.frozen or stage.num_epochs < 2 or not fits_on_disk(job.folder.path, model, rows):
+        yield None
+        return
+    folder.mkdir(exist_ok=True)
+    features = {
+        name: compute_features(folder / f"{name}.f32", model, job.strategy, store, job.feed)
+        for name, store in stores.items()
+    }
+    if validation is not None:
+        validation.features = features["val"]
+    yield features["train"]
+    if validation is not None:
+        validation.features = None
+    shutil.rmtree(folder)
 
 
 def _take_up(
@@ -499,7 +534,7 @@ def _callbacks(
     trainer: Trainer,
     steps: dict[int, int],
     best: BestWeights,
-    validation: "_Validation | None",
+    validation: Validation | None,
     stop: StopSignals,
 ) -> list[keras.callbacks.Callback]:
     config = job.config
@@ -543,52 +578,6 @@ def _plan(config: ClassifyConfig, store: RowStore, epoch: int) -> EpochPlan:
 
 def _count(variables: list[Any]) -> int:
     return int(sum(np.prod(v.shape) for v in variables))
-
-
-class _Validation:
-    """Scores the validation rows, each exactly once, in the same batches every time."""
-
-    def __init__(self, job: _Job, scorer: Scorer):
-        config = job.config
-        self._store, self._feed, self._loss = job.val, job.feed, job.loss
-        self._scorer, self._task, self._names = scorer, job.task, job.names
-        self._plan = EpochPlan(
-            self._store.lengths,
-            max(config.global_batch_size, 64),
-            window=config.shuffle_window,
-            shuffle=False,
-            length_multiple=config.length_multiple,
-        )
-        self.scores = report.make_scores(job.task, job.names)
-
-    def __call__(self) -> dict[str, float]:
-        self.scores = report.make_scores(self._task, self._names)
-        strategy = self._scorer.strategy
-        batches = plan_batches(self._store, self._plan, self._feed, strategy.num_replicas_in_sync)
-        loss_sum = weight_sum = 0.0
-        joint: Any = 0.0
-        with distribute(batches, strategy) as stream:
-            for rows, batch in zip(self._plan.batches(), stream, strict=True):
-                logits, labels, weights = (
-                    values[: len(rows)]  # without the rows that fill the batch up
-                    for values in (self._scorer.logits(batch), *(_gathered(strategy, batch[n]) for n in TARGETS))
-                )
-                if self._loss.rows is None:
-                    joint = joint + losses.joint_matrix(labels, logits, weights).numpy().astype(np.float64)
-                else:
-                    loss_sum += float(np.sum(weights * self._loss.rows(labels, logits).numpy(), dtype=np.float64))
-                weight_sum += float(weights.sum(dtype=np.float64))
-                self.scores.update(labels, logits)
-        if self._loss.rows is None:
-            loss_sum = float(losses.dmi_of_joint(tf.constant(joint, tf.float64), weight_sum)) * weight_sum
-        return {"loss": loss_sum / max(weight_sum, 1e-9)} | self.scores.brief()
-
-    def details(self) -> dict[str, Any]:
-        return {"val_f1_per_class": self.scores.per_class_f1()}
-
-
-def _gathered(strategy: tf.distribute.Strategy, value: Any) -> Any:
-    return np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
 
 
 # --------------------------------------------------------------------------------- checks before anything is trained
@@ -684,46 +673,3 @@ def _longest(data: DataSet, stores: list[RowStore]) -> int:
     if data.manifest is not None:
         return int(data.manifest.encoding["max_len"])
     return max(int(np.max(store.lengths)) for store in stores)
-
-
-def _pairs(option: str, text: str, names: list[str]) -> dict[int, float]:
-    """`name=number,...` -> class id -> number."""
-    values: dict[int, float] = {}
-    for pair in text.split(","):
-        name, sign, number = pair.rpartition("=")
-        name = name.strip()
-        if name not in names or not sign:
-            raise ConfigError(f"--{option} names classes as name=number: {', '.join(names[:20])}. Received: {pair!r}.")
-        if names.index(name) in values:
-            raise ConfigError(f"--{option} names a class once. Received: {name!r} twice.")
-        values[names.index(name)] = _not_negative(option, number)
-    return values
-
-
-def _not_negative(option: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise ConfigError(f"--{option} takes numbers >= 0. Received: {text!r}.")
-    return value
-
-
-def _focal_alpha(text: str, names: list[str]) -> float | list[float]:
-    if "=" not in text:
-        return _not_negative("focal_alpha", text)
-    values = _pairs("focal_alpha", text, names)
-    return [values.get(i, 0.25) for i in range(len(names))]
-
-
-def _class_weights(text: str | None, names: list[str], train: RowStore) -> dict[int, float] | None:
-    if text is None:
-        return None
-    if text == "balanced":
-        counts = np.bincount(train.labels, minlength=len(names))
-        return {i: len(train) / (len(names) * int(count)) if count else 1.0 for i, count in enumerate(counts)}
-    weights = _pairs("class_weights", text, names)
-    if len(weights) == len(names) and not any(weights.values()):
-        raise ConfigError(f"--class_weights leaves a class something to weigh. Received: {text!r}.")
-    return weights
