@@ -2,11 +2,12 @@
 # make setup      the virtual environment alone
 # make demo       the main line on real text, from raw reviews to labelled rows
 # make test       the tests
+# make bench      preprocessing beside its peers
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: all setup demo test lint format types docs clean
+.PHONY: all setup demo test bench lint format types docs clean
 .DEFAULT_GOAL := all
 
 all: lint types test
@@ -43,8 +44,18 @@ format: $(VENV)/ready-test
 types: $(VENV)/ready-test
 	@$(BIN)/mypy
 
+.venv-bench/ready:
+	@echo "installing the peers ..."
+	@$(PYTHON) -m venv .venv-bench
+	@.venv-bench/bin/python -m pip install --quiet --upgrade pip
+	@.venv-bench/bin/python -m pip install --quiet datasets transformers tokenizers flash-tokenizer orjson
+	@touch $@
+
+bench: $(VENV)/ready-test .venv-bench/ready
+	@$(BIN)/python benchmarks/preprocess.py
+
 docs: $(VENV)/ready
 	@$(BIN)/python docs/make_settings.py
 
 clean:
-	rm -rf $(VENV) demo-data
+	rm -rf $(VENV) .venv-bench demo-data
