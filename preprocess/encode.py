@@ -319,7 +319,7 @@ def encode(config: EncodeConfig) -> None:
     sources = config.sources()
     label_map = load_label_map(config.labels) if config.labels else None
     out = Path(config.out)
-    WorkFolder.check_target(out)
+    WorkFolder.check_target(out, [source.path for each in sources.values() for source in each])
     job = _Job(config, encoding, {group: [Input.of(s.path) for s in each] for group, each in sources.items()})
     settings = WorkerSettings(
         config.vocab,
@@ -352,6 +352,9 @@ def encode(config: EncodeConfig) -> None:
         manifest = job.manifest(vocabulary, label_map or LabelMap((), {}), stats, totals, merged)
         work.publish(manifest, Path(config.vocab), label_map.names if label_map else None)
     write_summary(out, manifest)
+    unseen = [name for name, count in manifest.parts["train"].labels.items() if not count]
+    if unseen:
+        logger.warning("no row of the train part has the label %s", ", ".join(map(repr, unseen[:10])))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -45,6 +46,16 @@ def _run(function: Callable[[T], R], task: T) -> R:
         initializer(*arguments)
         _setup = None
     return function(task)
+
+
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Workers that start meanwhile inherit it: a Ctrl-C during their imports is the parent's business alone."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:
@@ -91,7 +102,8 @@ class WorkerPool:
         for task in tasks:
             future: Future[R]
             try:
-                future = self._executor.submit(_run, function, task)
+                with _sigint_blocked():
+                    future = self._executor.submit(_run, function, task)
             except BrokenProcessPool as error:  # a worker died between two tasks
                 future = Future()
                 future.set_exception(error)

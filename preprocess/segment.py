@@ -226,7 +226,7 @@ def segment(config: SegmentConfig) -> None:
     _check_segmenter(config)
     source = config.source()
     out = Path(config.out)
-    check_output(out, [config.input])
+    check_output(out, [config.input], plain=False)
     _check_suffix(out, source)
     total = Segmented(b"")
     with (

@@ -4,6 +4,7 @@ import fcntl
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,12 +47,15 @@ class WorkFolder:
         return out.parent / f".{out.name}.encode"
 
     @classmethod
-    def check_target(cls, out: Path) -> None:
-        """Refuses a target that is no folder, or that holds files of someone else's under names of ours."""
+    def check_target(cls, out: Path, inputs: Iterable[str] = ()) -> None:
+        """Refuses a target that is no folder, that holds files of someone else's under names of ours, or an input."""
         if out.exists() and not out.is_dir():
             raise DataError(f"--out names the data-set folder. Received: {out}, a file.")
         if not out.resolve().parent.is_dir():
             raise DataError(f"--out must lie in an existing folder. Received: {out}; {out.parent} does not exist.")
+        for path in inputs:
+            if any((out / name).exists() and (out / name).samefile(path) for name in PUBLISHED):
+                raise DataError(f"--out must be another folder than that of the input. Received: {path} in {out}.")
         if out.is_dir() and not (out / MANIFEST).exists() and not (cls.path_of(out) / "publishing").exists():
             foreign = [name for name in PUBLISHED if (out / name).exists()]
             if foreign:

@@ -49,7 +49,11 @@ def class_weights(text: str | None, names: Sequence[str], labels: npt.NDArray[An
 def _by_class(option: str, text: str, names: Sequence[str]) -> dict[int, float]:
     """`name=number,...` -> class id -> number."""
     values: dict[int, float] = {}
-    for pair in text.split(","):
+    pieces = text.split(",")
+    for i, piece in enumerate(pieces[:-1]):
+        if "=" not in piece:  # a comma in a name
+            pieces[i + 1] = f"{piece},{pieces[i + 1]}"
+    for pair in (piece for i, piece in enumerate(pieces) if "=" in piece or i == len(pieces) - 1):
         name, sign, number = pair.rpartition("=")
         name = name.strip()
         if name not in names or not sign:

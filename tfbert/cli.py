@@ -68,6 +68,9 @@ def run(
         return 1
     except TfbertError as error:
         return _fail(str(error))
+    except BrokenPipeError:  # whoever read the output had enough; the work itself is done
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}.")
     except KeyboardInterrupt:
@@ -144,7 +147,7 @@ def parser_for(config_class: type, prog: str) -> Any:
         elif how.get("many"):
             arguments |= {"nargs": "+", "type": str, "default": list(default)}
         elif how.get("repeat"):
-            arguments |= {"action": "append", "type": _Word(), "default": list(default)}
+            arguments |= {"action": "append", "type": _Word(several=True), "default": list(default)}
         else:
             kind = _Word() if kind in (str, str | None) else kind
             arguments |= {"type": kind} | ({"required": True} if required else {"default": default})
@@ -153,11 +156,20 @@ def parser_for(config_class: type, prog: str) -> Any:
 
 
 class _Word:
-    """Type of a text flag: `null` on the command line is a word like any other; a number in a YAML file is one too."""
+    """Type of a text flag: `null` on the command line is a word like any other; a number in a YAML file is one too.
+
+    Args:
+        several: take a list as well, all values of a repeated flag in a YAML file.
+    """
+
+    def __init__(self, several: bool = False):
+        self._several = several
 
     def __call__(self, value: object) -> str | list[str] | None:
-        if isinstance(value, list):  # all values of a repeated flag, in a YAML file
+        if isinstance(value, list) and self._several:
             return [str(item) for item in value]
+        if isinstance(value, list | dict):
+            raise ValueError("one value is wanted, not a list or an object")
         return None if value is None else str(value)
 
     def __repr__(self) -> str:
@@ -175,6 +187,8 @@ def parse(config_class: type[C], prog: str, argv: Sequence[str]) -> C:
         values = parser.parse_args(_config_first(argv))
     except (ArgumentError, TypeError, ValueError) as error:
         message = " ".join(str(error).split())
+        if "item assignment" in message:  # what the parser says of one value where it wants several
+            message = "A setting of several values stands in a YAML file as a list, such as `val: [dev.tsv]`"
         raise ConfigError(f"{message}. `{prog} --help` lists the flags.") from None
     chosen = {}
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]

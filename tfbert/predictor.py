@@ -7,6 +7,7 @@ A window's rows are sorted by length for speed; what has been read ahead is boun
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,6 +40,7 @@ from tfbert.text.wordpiece import Vocabulary
 from tfbert.trainer import Scorer
 
 logger = logging.getLogger("tfbert")
+LABELLED = "labelled"
 WINDOW_ROWS = 8192
 CHUNK_BYTES = 1 << 20
 MAX_BATCH_ROWS = 512  # a device
@@ -219,20 +221,22 @@ class Predictor:
         """Labels a file; the output appears under its name only when it is complete.
 
         Returns:
-            Number of rows, and of rows that could not be used.
+            Rows by outcome: `labelled`, or the reason why a row could not be used.
         """
         output = Path(output)
         source, roles = open_input(self.manifest, path, columns)
         check_output(output, [source.path], "--output")
-        counts = {"rows": 0, "errors": 0}
+        counts: Counter[str] = Counter()
         with atomic_file(output) as file, Progress(None, " rows", "predict") as progress:
             for number, row, logits in self.rows(source, roles):
                 line = self.output_row(number, row, logits)
                 file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-                counts["rows"] += 1
-                counts["errors"] += isinstance(row, RowError) or "error" in line
+                if isinstance(row, RowError):
+                    counts[row.reason] += 1
+                else:
+                    counts["not finite" if "error" in line else LABELLED] += 1
                 progress.update(1)
-        return counts
+        return dict(counts)
 
     # --------------------------------------------------------------------------------------------------- evaluation
 
@@ -406,7 +410,11 @@ def run(config: RunConfig) -> None:
     predictor = Predictor(config.run_dir, config.devices, config.mixed_precision, config.batch_tokens)
     columns = _columns(config, keep=split_names(config.keep))
     counts = predictor.predict_file(config.input, config.output, columns)
-    logger.info("%d rows labelled, %d of them with an error, in %s", counts["rows"], counts["errors"], config.output)
+    labelled = counts.pop(LABELLED, 0)
+    logger.info("%d rows labelled in %s", labelled, config.output)
+    if counts:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in counts.items())
+        logger.warning("%d rows could not be used (%s); their lines hold an error", sum(counts.values()), reasons)
 
 
 @dataclass(frozen=True)

@@ -159,9 +159,11 @@ class RunFolder:
         """
         try:
             model = json.loads((self.path / "model.json").read_text(encoding="utf-8"))
+            if not isinstance(model, dict) or "num_outputs" not in model:
+                raise ValueError("model.json does not describe a classifier")
         except (OSError, ValueError) as error:
             raise DataError(
-                f"{self.path}: this is not a run folder of `train.py classify`. Received: {error}."
+                f"{self.path}: a run folder of `train.py classify` has a model.json. Received: {error}."
             ) from error
         return BertConfig.load(self.path / "bert_config.json"), model
 
@@ -179,9 +181,17 @@ class RunFolder:
         return Manifest.load(self.path / MANIFEST)
 
     def label_names(self) -> list[str]:
-        """Names in id order, as they stand in `labels.txt`."""
-        return (self.path / "labels.txt").read_bytes().decode("utf-8").split("\n")[:-1]
+        """Names in id order, as they stand in `labels.txt`.
+
+        Raises:
+            DataError: the file is not UTF-8.
+        """
+        try:
+            return (self.path / "labels.txt").read_bytes().decode("utf-8").split("\n")[:-1]
+        except UnicodeDecodeError as error:
+            raise DataError(f"{self.path / 'labels.txt'}: class names are UTF-8 text. Received: {error}.") from error
 
 
 def _plain(config: Any) -> dict[str, Any]:
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(config).items()}
+    values = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(config).items()}
+    return values | {name: str(Path(values[name]).absolute()) for name in _PATHS}  # the same from any folder

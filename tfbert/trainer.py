@@ -28,6 +28,7 @@ from tfbert.optim import Optimizer, Schedule
 
 _REMEDY = "The best weights so far are kept. Lower the learning rate, or warm up longer."
 FEATURES = "features"  # key of a batch that holds what a frozen encoder gave, in place of token ids
+MOST_SKIPPED = 50  # steps in a row; halving takes the loss scale from 2^15 to 1 in 15
 FETCH_EVERY = 10  # steps between looks at the device's numbers, so that the device need not wait for the host
 
 
@@ -104,6 +105,7 @@ class Trainer:
         self.epoch = 0  # number of the epoch under way
         self.epoch_step = 0  # steps of it that were taken
         self.wait_s = 0.0  # time the loop waited for data
+        self._skipped = 0  # steps in a row that the optimizer left out
         self._pending: list = []  # what steps gave, as long as it is still on the devices
         self._train_function = None
 
@@ -198,7 +200,9 @@ class Trainer:
         pending, self._pending = self._pending, []
         for number, result in enumerate(pending, self.step - len(pending) + 1):
             loss, weight, correct, rows, tokens, cells, norm = self._one(result).numpy().tolist()
-            skipped = self.optimizer.loss_scaling and not np.isfinite(norm)  # the scale was too large for this step
+            # with float16 the loss scale may be too large for a step, but not for one step after the other
+            skipped = self.optimizer.loss_scaling and not np.isfinite(norm) and self._skipped < MOST_SKIPPED
+            self._skipped = self._skipped + 1 if skipped else 0
             if not np.isfinite(loss) or not (np.isfinite(norm) or skipped):
                 raise TrainingError(
                     f"The loss and its gradient must be finite. Received: loss {loss / max(weight, 1e-9):g}, gradient "

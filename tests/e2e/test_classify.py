@@ -554,7 +554,10 @@ def refused(data: Path, model: Path, run_dir: Path, capsys: pytest.CaptureFixtur
         (["--warmup", "1.5"], "--warmup must be at least 0 and at most 1"),
         (["--label_smoothing", "1"], "--label_smoothing"),
         (["--seed", "4294967296"], "--seed must be at most 2147483647"),
-        (["--global_batch_size", "1", "--devices", "cpu:2"], "at least one row a device. Received: 1 rows, 2 devices"),
+        (
+            ["--global_batch_size", "1", "--devices", "cpu:2"],
+            "at least one row a device and micro-batch. Received: 1 rows, 2 devices",
+        ),
         (["--devices", "tpu:8"], "--devices is auto, cpu:N or gpu:N. Received: 'tpu:8'"),
         (["--devices", "cpu:0"], "--devices is auto, cpu:N or gpu:N"),
         (["--devices", "gpu:64"], "needs as many visible GPUs"),

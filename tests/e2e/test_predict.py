@@ -330,7 +330,7 @@ def test_batches_and_devices_do_not_change_the_answer(
     predictor = Predictor(run, devices, batch_tokens=int(tokens))
     for rows, path in mixed.items():
         output = path.with_suffix(".jsonl")
-        assert predictor.predict_file(path, output, Columns()) == {"rows": rows, "errors": 0}
+        assert predictor.predict_file(path, output, Columns()) == {"labelled": rows}
         written = [strict_json(line) for line in output.read_bytes().splitlines()]
         found = probabilities(written)
         assert [row["row"] for row in written] == list(range(rows))
@@ -451,7 +451,7 @@ def test_an_output_that_cannot_be_written(
         (["--keep", "id,,text"], "may not be empty"),
         (["--format", "xls"], "A format is one of"),
         (["--input", "missing.tsv"], "missing.tsv: the file cannot be read. Received: No such file or directory"),
-        (["--run_dir", "missing"], "missing: this is not a run folder"),
+        (["--run_dir", "missing"], "missing: a run folder of"),
     ],
 )
 def test_settings_of_prediction_are_refused(

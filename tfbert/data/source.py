@@ -145,7 +145,8 @@ def open_source(
     first_line = _first_line(path, compressed)
     if format == "auto":
         suffix = Path(path.stem).suffix if compressed else path.suffix
-        format = _FORMAT_OF_SUFFIX.get(suffix.lower(), "tsv" if b"\t" in first_line else "text")
+        fields = b"\t" in first_line or first_line in (b"", BOM)  # an empty file has whatever columns are asked for
+        format = _FORMAT_OF_SUFFIX.get(suffix.lower(), "tsv" if fields else "text")
     bom = len(BOM) if first_line.startswith(BOM) else 0
     named = any(not _is_number(name) for name in wanted)
     if format in ("jsonl", "text"):

@@ -288,10 +288,10 @@ def _prepare(config: ClassifyConfig, folder: RunFolder) -> _Job:
     if data.manifest is not None:
         _check_encoding(init, data.manifest, data.path)
     strategy = make_strategy(config.devices)
-    if config.global_batch_size < strategy.num_replicas_in_sync:
+    if config.global_batch_size < strategy.num_replicas_in_sync * config.accumulate:
         raise ConfigError(
-            f"--global_batch_size is at least one row a device. Received: {config.global_batch_size} rows, "
-            f"{strategy.num_replicas_in_sync} devices."
+            f"--global_batch_size is at least one row a device and micro-batch. Received: {config.global_batch_size} "
+            f"rows, {strategy.num_replicas_in_sync} devices, --accumulate {config.accumulate}."
         )
     train, val = _stores(data)
     names = data.label_names(train)
@@ -348,6 +348,7 @@ def _train(job: _Job, stop: StopSignals) -> None:
     if validation is not None:
         validation()
         report.write_report(folder.path / "report", validation.scores.result())
+    shutil.rmtree(folder.path / "features", ignore_errors=True)  # a run stopped as the frozen stage ended left them
     folder.finish()
     chosen = f"epoch {best.best_epoch + 1}" if best.best_epoch is not None else "no epoch"
     logger.info("done: weights of %s in %s", chosen, folder.weights)
@@ -519,13 +520,12 @@ def _take_up(
     if values["stopped"]:
         logger.info("stage %s: --patience had stopped it after epoch %d", stage.name, position["epoch"])
         return True
-    logger.info(
-        "going on with stage %s at epoch %d, step %d",
-        stage.name,
-        position["epoch"] + 1,
-        position["epoch_step"],
-    )
-    return bool(position["epoch"] >= stage.first_epoch + stage.num_epochs)
+    if position["epoch"] >= stage.first_epoch + stage.num_epochs:
+        logger.info("stage %s was complete", stage.name)
+        return True
+    epoch, step = position["epoch"] + 1, position["epoch_step"]
+    logger.info("going on with stage %s at epoch %d, step %d", stage.name, epoch, step)
+    return False
 
 
 def _callbacks(
