@@ -269,7 +269,7 @@ def test_other_labels_than_those_of_training(
     ("name", "message"),
     [
         ("best.weights.h5", "there are no weights yet"),
-        ("model.json", "not a run folder"),
+        ("model.json", "a run folder of"),
         ("manifest.json", "bare JSON-lines files"),
         ("vocab.txt", "vocab.txt"),
         ("labels.txt", "labels.txt"),
