@@ -143,8 +143,8 @@ def same_ids(ours: Path, theirs: Path) -> float:
 
 
 def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line.split(":")[1].strip() for line in info.read_text().split("\n") if line.startswith("model name")]
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    names = [line.split(":")[1].strip() for line in info.split("\n") if line.startswith("model name")]
     return f"{names[0] if names else platform.machine()}, {len(os.sched_getaffinity(0))} cores"
 
 

@@ -28,7 +28,7 @@ def write(path: Path, content: bytes) -> Path:
     [
         ("a.tsv", b"x", "tsv"), ("a.TSV", b"x", "tsv"), ("a.csv", b"x", "csv"), ("a.json", b"x", "jsonl"),
         ("a.ndjson", b"x", "jsonl"), ("a.csv.gz", b"x", "csv"), ("a.tsv.GZ", b"x", "tsv"), ("a.txt", b"x\ty", "tsv"),
-        ("a.txt", b"x\n\ty", "text"), ("a", b"x", "text"), ("a.gz", b"x\ty", "tsv"), ("a.txt", b"", "text"),
+        ("a.txt", b"x\n\ty", "text"), ("a", b"x", "text"), ("a.gz", b"x\ty", "tsv"), ("a.txt", b"", "tsv"),
     ],
 )  # fmt: skip
 def test_the_format_is_that_of_the_name_else_of_the_first_line(
