@@ -184,6 +184,7 @@ def chart(path: Path, results: list[dict[str, Any]]) -> None:
         names = list(result["summary"])
         bars = axis.bar(names, [result["summary"][name]["rows_per_s"] for name in names])
         axis.bar_label(bars, fmt="{:,.0f}", fontsize=8)
+        axis.margins(y=0.12)
         axis.set(title=result["task"], ylabel="rows/s")
         axis.tick_params(axis="x", labelrotation=15, labelsize=8)
     figure.savefig(path, dpi=110)
