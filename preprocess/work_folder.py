@@ -11,6 +11,7 @@ from pathlib import Path
 from preprocess.parts import PartFiles
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import Manifest, file_checksum
+from tfbert.data.output import sync
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import logger
 
@@ -152,7 +153,7 @@ class WorkFolder:
         made = {f"{part}{suffix}" for part in manifest.parts for suffix in (".jsonl", ".idx")}
         made |= {"vocab.txt", "rejects.jsonl"} | ({"labels.txt"} if names is not None else set())
         for name in [*made, MANIFEST]:
-            _sync(self.folder / name)
+            sync(self.folder / name)
         (self.folder / "publishing").touch()
         out.mkdir(exist_ok=True)
         (out / MANIFEST).unlink(missing_ok=True)
@@ -161,15 +162,6 @@ class WorkFolder:
                 (self.folder / name).replace(out / name)
             else:
                 (out / name).unlink(missing_ok=True)
-        _sync(out)
+        sync(out)
         (self.folder / MANIFEST).replace(out / MANIFEST)
-        _sync(out)
-
-
-def _sync(path: Path) -> None:
-    """Waits until a file or the names in a folder are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync(out)

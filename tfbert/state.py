@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from tfbert.data.manifest import file_checksum
+from tfbert.data.output import sync
 from tfbert.errors import CheckpointError
 from tfbert.progress import logger
 
@@ -51,11 +52,11 @@ def write_state(folder: Path, arrays: Mapping[str, npt.NDArray[Any]], values: Ma
         _write(temporary / ARRAYS, save({name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}))
         described = {"values": dict(values), "checksum": file_checksum(temporary / ARRAYS)}
         _write(temporary / VALUES, orjson.dumps(described, option=orjson.OPT_INDENT_2))
-        _flush(temporary)
+        sync(temporary)
         number = max((int(path.name) for path in _generations(folder)), default=0) + 1
         final = folder / f"{number:06d}"
         temporary.rename(final)
-        _flush(folder)
+        sync(folder)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -98,11 +99,3 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _flush(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +38,6 @@ from tfbert.trainer import Scorer, Trainer, all_sum
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def eager() -> Iterator[None]:
-    """Functions run line by line."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +72,7 @@ def test_compiled_runs_agree(folder: Path) -> None:
     ("rows", "batch", "replicas"),
     [(37, 8, (2, 3)), (33, 9, (4,)), (10, 9, (3,)), (4, 9, (3,))],
 )
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_batches_that_do_not_divide_agree(folder: Path, rows: int, batch: int, replicas: tuple[int, ...]) -> None:
     """Cases 080, 081 and 082: the first, the last or the only batch is uneven; a replica has no row of its own."""
     compare(folder, rows, replicas, batch=batch, rate=0.5)
@@ -102,14 +93,14 @@ def test_batches_that_do_not_divide_agree(folder: Path, rows: int, batch: int, r
     ],
     ids=str,
 )
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_losses_tasks_and_batch_rules_agree(folder: Path, settings: dict[str, Any], replicas: tuple[int, ...]) -> None:
     """Cases 081, 082 and 095."""
     compare(folder, 20, replicas, **settings)
 
 
 @pytest.mark.parametrize("loss", ["ce", "focal", "dmi"])
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_a_single_row_on_three_replicas_is_finite(folder: Path, loss: str) -> None:
     """Case 081."""
     store = make_store(folder / "1.jsonl", 1)
@@ -119,7 +110,7 @@ def test_a_single_row_on_three_replicas_is_finite(folder: Path, loss: str) -> No
     assert distance(one.weights, three.weights) < 1e-5
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_class_weights_count_in_every_loss(folder: Path) -> None:
     """Case 101: a row of weight 10 counts ten times, a class that is not named once."""
     store = make_store(folder / "weights.jsonl", 8)
@@ -135,7 +126,7 @@ def test_class_weights_count_in_every_loss(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("head", "tolerance"), [("mean", 3e-4), ("pool", 5e-3)])
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_float16_is_near_and_keeps_the_same_scale(folder: Path, head: str, tolerance: float) -> None:
     """Case 086: rounding alone, larger for the pool head, whose maximum may pick another token of equal value."""
     settings: dict[str, Any] = {"batch": 8, "rate": 0.1, "optimizer_settings": {"clip_norm": 0.5}}
@@ -153,7 +144,7 @@ def test_float16_is_near_and_keeps_the_same_scale(folder: Path, head: str, toler
 
 
 @pytest.mark.parametrize(("loss", "devices"), [("ce", "cpu:1"), ("focal", "cpu:2")])
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_large_logits_in_float16_stay_finite(folder: Path, loss: str, devices: str) -> None:
     """Case 086: logits up to 30 over 20 steps; the loss is not multiplied by the scale."""
 
@@ -205,7 +196,7 @@ def test_an_overflow_on_one_replica_skips_the_step_on_all(bad_replica: int, comp
             assert [float(copy) for copy in strategy.experimental_local_results(value)] == [expected] * 3
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_a_scale_that_is_too_large_comes_down_and_training_goes_on(folder: Path) -> None:
     """Steps overflow inside of the model and are skipped, on one device and on two."""
 
@@ -234,7 +225,7 @@ def test_a_scale_that_is_too_large_comes_down_and_training_goes_on(folder: Path)
 # --------------------------------------------------------------------------------------------- dropout, batches, log
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_dropout_differs_by_replica_micro_batch_and_step_and_repeats(folder: Path) -> None:
     store = make_store(folder / "dropout.jsonl", 16)
 
@@ -271,7 +262,7 @@ def test_the_batch_size_is_that_of_all_replicas(folder: Path, caplog: pytest.Log
     assert "2 replica(s) on CPU:0, CPU:1; global batch of 4 rows, 2 a replica" in caplog.text
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_totals_count_each_row_and_token_once(folder: Path) -> None:
     """Rows that fill up a batch count as padding."""
     store = make_store(folder / "37.jsonl", 37)
@@ -282,7 +273,7 @@ def test_totals_count_each_row_and_token_once(folder: Path) -> None:
         assert 0 < totals.padding_share < 1
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_predictions_come_in_order_and_are_complete(folder: Path) -> None:
     """Cases 085 and 089: batches of 9 on three devices against one batch on one; the score is that of the whole set."""
     feed = FeedSettings(0, 32, task="classify", num_classes=NUM_CLASSES)
@@ -341,7 +332,7 @@ def test_weights_pass_between_replica_counts_in_a_fresh_process(tmp_path: Path) 
         np.testing.assert_allclose(np.load(tmp_path / f"of{replicas}.npy"), logits, rtol=0, atol=1e-5)
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_the_frozen_stage_leaves_the_encoder_alone_and_the_full_stage_does_not(folder: Path) -> None:
     """Case 073."""
     store = make_store(folder / "stages.jsonl", 16)
@@ -355,7 +346,7 @@ def test_the_frozen_stage_leaves_the_encoder_alone_and_the_full_stage_does_not(f
         assert len(run.trainer.optimizer.trained) == len(start) - (len(encoder) if frozen else 0)
 
 
-@pytest.mark.usefixtures("eager")
+@pytest.mark.usefixtures("eagerly")
 def test_the_frozen_encoder_runs_without_dropout(folder: Path) -> None:
     store = make_store(folder / "calm.jsonl", 16)
     runs = [train(store, frozen=True, settings={"config": config}) for config in (CONFIG, NO_DROPOUT)]

@@ -1,7 +1,6 @@
 """The training loop: callbacks, early ends, and what stops it."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,7 @@ from tfbert.losses import Loss
 from tfbert.model.encoder import INPUTS
 from tfbert.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("logical_cpus", "eager")
-
-
-@pytest.fixture
-def eager() -> Iterator[None]:
-    """Functions run line by line, which spares the tracing."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+pytestmark = pytest.mark.usefixtures("logical_cpus", "eagerly")
 
 
 @pytest.fixture(scope="module")
