@@ -16,9 +16,10 @@ from safetensors.numpy import load_file
 from scipy.special import erf
 
 from tfbert.errors import CheckpointError, ConfigError
-from tfbert.model.checkpoint import find_init, load_encoder
+from tfbert.model.checkpoint import Init, find_init, load_encoder, load_masked_lm
 from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
+from tfbert.model.mlm import MaskedLM
 from tfbert.text.row_encoder import EncodingSettings, RowEncoder
 from tfbert.text.wordpiece import Vocabulary
 
@@ -219,6 +220,101 @@ def test_a_partial_folder_is_refused(tmp_path: Path, name: str, value: tuple[int
     init = find_init(write_folder(tmp_path, tensors, CONFIG))
     with pytest.raises(CheckpointError, match=rf"must hold all 53 tensors .*1 that do not fit: .*{message}"):
         load_encoder(BertEncoder(init.config), init)
+
+
+# -------------------------------------------------------------------------------------- the masked-language-model head
+
+
+def head_tensors() -> Tensors:
+    draw = np.random.default_rng(2)
+    shapes = {"dense.weight": (12, 12), "dense.bias": (12,), "LayerNorm.weight": (12,), "LayerNorm.bias": (12,)}
+    tensors = {f"cls.predictions.transform.{name}": draw.normal(0, 0.5, shape) for name, shape in shapes.items()}
+    tensors["cls.predictions.bias"] = draw.normal(0, 0.5, 40)
+    return {name: value.astype(np.float32) for name, value in tensors.items()}
+
+
+def masked_logits(body: Tensors, head: Tensors, tokens: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(M, H) -> (M, V) in float64."""
+    prefix = "cls.predictions.transform"
+    x = ACTIVATIONS[CONFIG.hidden_act](tokens @ head[f"{prefix}.dense.weight"].T + head[f"{prefix}.dense.bias"])
+    x = x - x.mean(axis=-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + CONFIG.layer_norm_eps)
+    x = x * head[f"{prefix}.LayerNorm.weight"] + head[f"{prefix}.LayerNorm.bias"]
+    logits: npt.NDArray[Any] = x @ body["embeddings.word_embeddings.weight"].T + head["cls.predictions.bias"]
+    return logits
+
+
+@pytest.mark.parametrize("decoder", ["none", "tied", "bias under the decoder's name"])
+@pytest.mark.parametrize("norms", ["weight/bias", "gamma/beta"])
+def test_masked_tokens_give_the_numbers_of_numpy(tmp_path: Path, decoder: str, norms: str) -> None:
+    body, head = random_tensors(CONFIG), head_tensors()
+    gamma, beta = norms.split("/")
+    stored = {f"bert.{name}": value for name, value in body.items()} | head
+    if decoder == "tied":
+        stored["cls.predictions.decoder.weight"] = body["embeddings.word_embeddings.weight"]
+    elif decoder != "none":
+        stored["cls.predictions.decoder.bias"] = stored.pop("cls.predictions.bias")
+    stored = {
+        name.replace("weight", gamma).replace("bias", beta) if "LayerNorm" in name else name: value
+        for name, value in stored.items()
+    }
+    init = find_init(write_folder(tmp_path, stored, CONFIG))
+    model = MaskedLM(init.config)
+    assert load_masked_lm(model, init) == len(model.weights)
+    batch = random_batch(CONFIG, [5, 9])
+    positions = np.array([3, 9, 17, 3])
+    tokens, _ = forward(body, CONFIG, batch)
+    expected = masked_logits(body, head, tokens.reshape(-1, 12)[positions])
+    logits = keras.ops.convert_to_numpy(model(batch, positions))
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+    flat = keras.ops.reshape(model.encoder(batch), (-1, 12))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(model.mlm_logits(flat, positions)), logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("head", r"all 5 tensors of the masked-language-model head.* 5 that .*transform\.dense\.weight is missing"),
+        ("body", r"all 53 tensors of the encoder.* embeddings\.LayerNorm\.bias is missing"),
+        ("tie", r"decoder of a masked language model is its token embedding.*decoder\.weight, which differs"),
+    ],
+)
+def test_a_folder_that_is_no_masked_lm_is_refused(tmp_path: Path, missing: str, message: str) -> None:
+    """Nothing is loaded then, whichever half is wrong."""
+    tensors = random_tensors(CONFIG) | ({} if missing == "head" else head_tensors())
+    if missing == "body":
+        del tensors["embeddings.LayerNorm.bias"]
+    elif missing == "tie":
+        tensors["cls.predictions.decoder.weight"] = tensors["embeddings.word_embeddings.weight"] + 1
+    init = find_init(write_folder(tmp_path, tensors, CONFIG))
+    model = MaskedLM(init.config)
+    before = model.get_weights()
+    with pytest.raises(CheckpointError, match=message):
+        load_masked_lm(model, init)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_masked_lm_keeps_its_shape_and_gives_float32_logits(tmp_path: Path) -> None:
+    model = MaskedLM(CONFIG, pooler=True, dtype="mixed_bfloat16")
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert [w.shape for w in again.weights] == [w.shape for w in model.weights]
+    logits = again(random_batch(CONFIG, [5, 9]), np.array([1, 2]))
+    assert (logits.shape, logits.dtype) == ((2, 40), "float32")
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(logits), model(random_batch(CONFIG, [5, 9]), np.array([1, 2]))
+    )
+
+
+def test_a_run_of_a_classifier_has_no_head(tmp_path: Path) -> None:
+    model = MaskedLM(CONFIG)
+    with pytest.raises(CheckpointError, match="Received: a run folder of a classifier"):
+        load_masked_lm(model, Init("run", tmp_path / "best.weights.h5", CONFIG, None))
+    assert load_masked_lm(model, Init("config", tmp_path / "config.json", CONFIG, None)) == 0
+
+
+# ------------------------------------------------------------------------------------------------------ damaged files
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, 0.5])

@@ -14,9 +14,10 @@ import pytest
 import tensorflow as tf
 
 from tfbert.errors import CheckpointError, ConfigError
-from tfbert.model.checkpoint import find_init, load_encoder
+from tfbert.model.checkpoint import find_init, load_encoder, load_masked_lm
 from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
+from tfbert.model.mlm import MaskedLM
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 PREFIX = "bert_model.ckpt"
@@ -30,13 +31,13 @@ model = keras_bert.load_trained_model_from_checkpoint(
     f"{folder}/bert_config.json", f"{folder}/bert_model.ckpt", training=True, seq_len=None
 )
 last = max(layer.name for layer in model.layers if layer.name.endswith("-FeedForward-Norm"))
-wanted = [model.get_layer(last).output, model.get_layer("NSP-Dense").output]
+wanted = [model.get_layer(name).output for name in (last, "NSP-Dense", "MLM-Sim")]
 model = keras.models.Model(model.inputs[:2], wanted)
 results = {}
 batches = np.load(inputs)
 for name in sorted({key.rpartition("/")[0] for key in batches}):
-    tokens, pooled = model.predict_on_batch([batches[f"{name}/token_ids"], batches[f"{name}/segment_ids"]])
-    results |= {f"{name}/tokens": tokens, f"{name}/pooled": pooled}
+    outputs_of = model.predict_on_batch([batches[f"{name}/token_ids"], batches[f"{name}/segment_ids"]])
+    results |= {f"{name}/{key}": value for key, value in zip(("tokens", "pooled", "masked"), outputs_of)}
 np.savez(outputs, **results)
 """
 
@@ -87,6 +88,38 @@ def test_outputs_equal_keras_bert(checkpoint: Path, oracle: dict[str, Any], form
         np.testing.assert_allclose(ours[real], oracle[f"{name}/tokens"][real], rtol=0, atol=1e-5)
         pooled = keras.ops.convert_to_numpy(encoder.pooler(tokens[:, 0]))
         np.testing.assert_allclose(pooled, oracle[f"{name}/pooled"], rtol=0, atol=1e-5)
+
+
+def test_masked_tokens_equal_keras_bert(checkpoint: Path, oracle: dict[str, Any]) -> None:
+    """Probabilities of every token, at all positions and at chosen ones."""
+    init = find_init(checkpoint)
+    model = MaskedLM(init.config)
+    assert load_masked_lm(model, init) == len(model.weights) == 42
+    for name, batch in batches().items():
+        real = np.flatnonzero(batch["padding_mask"])
+        expected = oracle[f"{name}/masked"].reshape(-1, init.config.vocab_size)
+        hidden = model.encoder(batch)
+        for logits, rows in ((model(batch), slice(None)), (model.mlm_logits(hidden, real[::-1]), real[::-1])):
+            ours = keras.ops.convert_to_numpy(keras.ops.softmax(logits))
+            keep = real if isinstance(rows, slice) else slice(None)
+            np.testing.assert_allclose(ours[keep], expected[rows][keep], rtol=0, atol=1e-5)
+
+
+def test_a_checkpoint_without_the_head_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    """The wwm releases have none: the encoder loads, the masked language model does not, and stays as it was."""
+    head = tuple(f"cls/predictions/{name}" for name in ("output_bias", "transform/LayerNorm/beta"))
+    init = find_init(rewrite(checkpoint, tmp_path, leave_out=head))
+    model = MaskedLM(init.config)
+    before = model.get_weights()
+    with pytest.raises(
+        CheckpointError,
+        match="all 5 tensors of the masked-language-model head. Received: 2 .*: "
+        "cls/predictions/transform/LayerNorm/beta is missing; cls/predictions/output_bias is missing",
+    ):
+        load_masked_lm(model, init)
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert load_encoder(model.encoder, init) == 37
 
 
 def test_an_encoder_without_a_pooler_needs_none(checkpoint: Path, tmp_path: Path) -> None:

@@ -5,16 +5,19 @@ tensors named.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import keras
 import numpy as np
 
 from tfbert.errors import CheckpointError, ConfigError
 from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
+from tfbert.model.mlm import MaskedLM
 
 RUN_WEIGHTS = "best.weights.h5"
 _READERS = {"google": ("keras_bert", "keras-bert"), "huggingface": ("safetensors", "safetensors")}
@@ -115,17 +118,47 @@ def load_encoder(encoder: BertEncoder, init: Init) -> int:
     """
     if init.kind == "config":
         return 0
+    _check_reader(init)
+    if init.kind == "google":
+        return _load_google(encoder, init.path)
+    if init.kind == "huggingface":
+        return _load_huggingface(encoder, _huggingface_tensors(init.path), init.path)
+    return _load_run(encoder, init.path)
+
+
+def load_masked_lm(model: MaskedLM, init: Init) -> int:
+    """Fills an encoder and the masked-language-model head behind it; returns the number of tensors loaded.
+
+    Raises:
+        CheckpointError: as `load_encoder`; or there is no such head in it: a run folder of a classifier has none, nor
+            has a checkpoint that was saved for a classifier or as a sentence encoder.
+    """
+    if init.kind == "config":
+        return 0
+    _check_reader(init)
+    if init.kind == "google":
+        count = _compare_google(model, _GOOGLE_MLM, init.path, _MLM_HEAD) + _load_google(model.encoder, init.path)
+        _set_from_google(model, _GOOGLE_MLM, init.path)
+        return count
+    if init.kind == "huggingface":
+        tensors = _with_tied_decoder(_huggingface_tensors(init.path), init.path)
+        count = _compare_huggingface(model, _HF_MLM, tensors, init.path, _MLM_HEAD)
+        count += _load_huggingface(model.encoder, tensors, init.path)
+        _set_from_huggingface(model, _HF_MLM, tensors)
+        return count
+    raise CheckpointError(
+        f"{init.path}: a masked language model starts from a Google checkpoint or a Hugging Face folder. "
+        "Received: a run folder of a classifier."
+    )
+
+
+def _check_reader(init: Init) -> None:
     module, package = _READERS.get(init.kind, ("h5py", "h5py"))
     if find_spec(module) is None:
         raise CheckpointError(
             f"{init.path}: reading it needs the package {package}. Received: it is not installed. "
             f"Run `pip install {package}`."
         )
-    if init.kind == "google":
-        return _load_google(encoder, init.path)
-    if init.kind == "huggingface":
-        return _load_huggingface(encoder, init.path)
-    return _load_run(encoder, init.path)
 
 
 def _layer_names(config: BertConfig, names: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -163,26 +196,54 @@ _GOOGLE_BODY = {
     "Encoder-{n}-FeedForward-Norm": [f"bert/encoder/layer_{{i}}/output/LayerNorm/{part}" for part in ("gamma", "beta")],
 }
 _POOLER = "NSP-Dense"
+_MLM_HEAD = "the masked-language-model head"
 _GOOGLE_POOLER = {_POOLER: _dense("bert/pooler/dense", kernel="kernel")}
+_GOOGLE_MLM = {
+    "MLM-Dense": _dense("cls/predictions/transform/dense", kernel="kernel"),
+    "MLM-Norm": ["cls/predictions/transform/LayerNorm/gamma", "cls/predictions/transform/LayerNorm/beta"],
+    "MLM-Sim": ["cls/predictions/output_bias"],
+}
 
 
 def _load_google(encoder: BertEncoder, prefix: Path) -> int:
     """By keras-bert's loader, after every name and shape was checked."""
-    import tensorflow as tf
-
-    try:
-        found = dict(tf.train.list_variables(str(prefix)))
-        names = _layer_names(encoder.config, _GOOGLE_BODY)
-        pooler = _GOOGLE_POOLER if encoder.has_pooler else {}
-        count = _compare(encoder, names | pooler, lambda name: found.get(name), str(prefix))
+    pooler = _GOOGLE_POOLER if encoder.has_pooler else {}
+    count = _compare_google(encoder, _layer_names(encoder.config, _GOOGLE_BODY) | pooler, prefix)
+    with _damaged_google(prefix):
         from keras_bert.loader import load_model_weights_from_checkpoint
 
         load_model_weights_from_checkpoint(encoder, encoder.config.to_dict(), str(prefix))
-        for layer, tensors in pooler.items():  # keras-bert loads the pooler only together with the MLM head
-            encoder.get_layer(layer).set_weights([tf.train.load_variable(str(prefix), name) for name in tensors])
-    except (tf.errors.OpError, ValueError, OSError, IndexError, RuntimeError) as error:  # all come from damaged files
-        raise CheckpointError(f"{prefix}: the checkpoint cannot be read. Received: {_one_line(error)}.") from error
+    _set_from_google(encoder, pooler, prefix)  # keras-bert loads the pooler only together with the MLM head
     return count
+
+
+def _compare_google(
+    model: keras.Model, names: Mapping[str, Sequence[str]], prefix: Path, what: str = "the encoder"
+) -> int:
+    with _damaged_google(prefix):
+        import tensorflow as tf
+
+        found = dict(tf.train.list_variables(str(prefix)))
+    return _compare(model, names, found.get, str(prefix), what)
+
+
+def _set_from_google(model: keras.Model, names: Mapping[str, Sequence[str]], prefix: Path) -> None:
+    with _damaged_google(prefix):
+        import tensorflow as tf
+
+        for layer, tensors in names.items():
+            model.get_layer(layer).set_weights([tf.train.load_variable(str(prefix), name) for name in tensors])
+
+
+@contextmanager
+def _damaged_google(prefix: Path) -> Iterator[None]:
+    """Makes one error of those that TensorFlow raises for damaged files."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (tf.errors.OpError, ValueError, OSError, IndexError, RuntimeError) as error:
+        raise CheckpointError(f"{prefix}: the checkpoint cannot be read. Received: {_one_line(error)}.") from error
 
 
 _HF_BODY = {
@@ -206,21 +267,62 @@ _HF_BODY = {
     "Encoder-{n}-FeedForward-Norm": [f"encoder.layer.{{i}}.output.LayerNorm.{part}" for part in ("weight", "bias")],
 }
 _HF_POOLER = {_POOLER: ["pooler.dense.weight", "pooler.dense.bias"]}
+_HF_MLM = {
+    "MLM-Dense": ["cls.predictions.transform.dense.weight", "cls.predictions.transform.dense.bias"],
+    "MLM-Norm": ["cls.predictions.transform.LayerNorm.weight", "cls.predictions.transform.LayerNorm.bias"],
+    "MLM-Sim": ["cls.predictions.bias"],
+}
 
 
-def _load_huggingface(encoder: BertEncoder, path: Path) -> int:
-    """Kernels are stored (out, in) there; names may begin with `bert.` and norms may be called gamma and beta."""
+def _huggingface_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Tensors by name and in shape as we want them.
+
+    Kernels are stored (out, in) there; names may begin with `bert.` and norms may be called gamma and beta.
+    """
     tensors = {}
     for name, value in _read_safetensors(path).items():
         name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
         name = name.replace("LayerNorm.beta", "LayerNorm.bias")
         is_kernel = name.endswith(".weight") and value.ndim == 2 and "embeddings" not in name
         tensors[name] = value.T if is_kernel else value
+    return tensors
+
+
+def _load_huggingface(encoder: BertEncoder, tensors: Mapping[str, np.ndarray], path: Path) -> int:
     names = _layer_names(encoder.config, _HF_BODY) | (_HF_POOLER if encoder.has_pooler else {})
-    count = _compare(encoder, names, lambda name: tensors[name].shape if name in tensors else None, str(path))
-    for layer, wanted in names.items():
-        encoder.get_layer(layer).set_weights([tensors[name].astype(np.float32) for name in wanted])
+    count = _compare_huggingface(encoder, names, tensors, path)
+    _set_from_huggingface(encoder, names, tensors)
     return count
+
+
+def _with_tied_decoder(tensors: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
+    """Whichever tensors of the decoder a writer kept: the ones of the embedding and of the head are enough."""
+    decoder, table = tensors.get("cls.predictions.decoder.weight"), tensors.get("embeddings.word_embeddings.weight")
+    if decoder is not None and table is not None and not np.array_equal(decoder.T, table):
+        raise CheckpointError(
+            f"{path}: the decoder of a masked language model is its token embedding. Received: "
+            "cls.predictions.decoder.weight, which differs from it (tie_word_embeddings: false)."
+        )
+    bias = tensors.get("cls.predictions.decoder.bias")
+    return tensors if bias is None else {"cls.predictions.bias": bias} | tensors
+
+
+def _compare_huggingface(
+    model: keras.Model,
+    names: Mapping[str, Sequence[str]],
+    tensors: Mapping[str, np.ndarray],
+    path: Path,
+    what: str = "the encoder",
+) -> int:
+    shapes = {name: value.shape for name, value in tensors.items()}
+    return _compare(model, names, shapes.get, str(path), what)
+
+
+def _set_from_huggingface(
+    model: keras.Model, names: Mapping[str, Sequence[str]], tensors: Mapping[str, np.ndarray]
+) -> None:
+    for layer, wanted in names.items():
+        model.get_layer(layer).set_weights([tensors[name].astype(np.float32) for name in wanted])
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -242,16 +344,17 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _compare(
-    encoder: BertEncoder,
+    model: keras.Model,
     names: Mapping[str, Sequence[str]],
     shape_of: Callable[[str], Sequence[int] | None],
     source: str,
+    what: str = "the encoder",
 ) -> int:
-    """Refuses a checkpoint that lacks a tensor of the encoder or has it in another shape; returns their number."""
+    """Refuses a checkpoint that lacks a tensor of the model or has it in another shape; returns their number."""
     wrong = []
     expected = 0
     for layer, tensors in names.items():
-        for weight, name in zip(encoder.get_layer(layer).weights, tensors, strict=True):
+        for weight, name in zip(model.get_layer(layer).weights, tensors, strict=True):
             expected += 1
             shape = shape_of(name)
             if shape is None:
@@ -260,7 +363,7 @@ def _compare(
                 wrong.append(f"{name} is {tuple(shape)}, wanted {tuple(weight.shape)}")
     if wrong:
         raise CheckpointError(
-            f"{source}: a checkpoint must hold all {expected} tensors of the encoder. Received: {len(wrong)} that do "
+            f"{source}: a checkpoint must hold all {expected} tensors of {what}. Received: {len(wrong)} that do "
             f"not fit: {'; '.join(wrong[:3])}. Does the config belong to it?"
         )
     return expected
