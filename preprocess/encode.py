@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from preprocess.merge import Merged, Merger
-from preprocess.parts import PartFiles, PartStats, pack_class, pack_row
+from preprocess.parts import PartFiles, PartStats, pack_class, pack_hashes, pack_row
 from preprocess.pool import WorkerPool, check_workers
 from preprocess.summary import write_summary
 from preprocess.work_folder import WorkFolder
@@ -76,6 +76,9 @@ class EncodeConfig:
     """Column that is copied to `type` of every row."""
     weight: str | None = None
     """Column with the weight of the row in the loss, a number >= 0."""
+    group: str | None = None
+    """Column whose value several rows share that belong together, such as the variants of one text: they stay on one
+    side of the split by --val_fraction. A row with an empty value goes by its text."""
     keep: str | None = None
     """Columns to copy into every row under `keep`, joined by commas."""
     filter: tuple[str, ...] = option((), repeat=True)
@@ -143,6 +146,7 @@ class EncodeConfig:
             self.weight,
             split_names(self.keep),
             parse_filters(self.filter),
+            self.group,
         )
 
     @property
@@ -233,7 +237,7 @@ class _PartBuilder:
     def __init__(self, settings: WorkerSettings):
         self._settings = settings
         self._rows = 0
-        self._lines, self._table, self._texts, self._classes = (bytearray() for _ in range(4))
+        self._lines, self._table, self._texts, self._classes, self._groups = (bytearray() for _ in range(5))
         self._rejects: list[dict[str, Any]] = []
 
     def reject(self, number: int, raw: str, error: RowError) -> None:
@@ -245,6 +249,8 @@ class _PartBuilder:
         label_key = label if type(label) is int else zlib.crc32(orjson.dumps(label))
         hashes = _text_hash(row.text, row.text_b, self._settings.hash_key)
         self._table += pack_row(len(line), len(record.token_ids), full_length, class_id, label_key, number, *hashes)
+        if row.group is not None:
+            self._groups += pack_hashes(*_text_hash(row.group, "", self._settings.hash_key) if row.group else hashes)
         if self._settings.keep_texts:
             self._texts += orjson.dumps(raw[:CUT], option=orjson.OPT_APPEND_NEWLINE)
         if isinstance(label, list):
@@ -260,6 +266,8 @@ class _PartBuilder:
             contents[".texts"] = self._texts
         if self._settings.task == "multilabel":
             contents[".classes"] = self._classes
+        if self._settings.roles.group is not None:
+            contents[".groups"] = self._groups
         return contents
 
     def stats(self, chunk: Chunk) -> PartStats:
@@ -348,6 +356,7 @@ def encode(config: EncodeConfig) -> None:
             num_labels=len(label_map.names) if label_map else 0,
             val_fraction=config.val_fraction if job.splits else 0.0,
             dedup=config.dedup,
+            grouped=config.group is not None,
         ).run()
         manifest = job.manifest(vocabulary, label_map or LabelMap((), {}), stats, totals, merged)
         work.publish(manifest, Path(config.vocab), label_map.names if label_map else None)
@@ -425,7 +434,7 @@ class _Job:
         split = {
             "fraction": config.val_fraction,
             "seed": config.seed,
-            "rule": "hash of the text, stratified by label",
+            "rule": f"hash of the {'text' if config.group is None else 'group'}, stratified by label",
         }
         return Manifest(
             inputs=inputs,

@@ -96,6 +96,7 @@ class Merger:
         num_labels: number of classes; 0 where there are none.
         val_fraction: share of the train group that becomes the val part.
         dedup: drop rows whose text occurred before in their group.
+        grouped: the split keeps the rows of a group together, not only those of a text.
     """
 
     def __init__(
@@ -108,9 +109,11 @@ class Merger:
         num_labels: int,
         val_fraction: float,
         dedup: bool,
+        grouped: bool,
     ):
         self._folder, self._sources, self._parts, self._files = folder, sources, parts, files
         self._num_labels, self._val_fraction, self._dedup = num_labels, val_fraction, dedup
+        self._grouped = grouped
 
     def run(self) -> Merged:
         merged = Merged({}, {}, 0, {})
@@ -120,7 +123,7 @@ class Merger:
             for name, group in groups.items():
                 if group is not None:
                     merged.conflicts += group.compare(drop=self._dedup)
-                    if self._splits(name) and not group.split(self._val_fraction, self._num_labels):
+                    if self._splits(name) and not self._split(name, group):
                         logger.warning("no row was set apart for validation: there are too few for the fraction")
                 self._merge(name, group, merged, rejects, progress)
         if self._dedup:
@@ -136,6 +139,14 @@ class Merger:
     def _splits(self, name: str) -> bool:
         return name == "train" and self._val_fraction > 0
 
+    def _split(self, name: str, texts: TextGroups) -> int:
+        """Sets the validation rows apart; returns their number."""
+        if self._grouped:
+            rows, tables = self._rows(name), lambda: self._tables(name, grouped=True)
+            texts = TextGroups(self._folder, f"{name}.groups", tables, rows, bucket_bits(rows), texts.destination)
+            texts.compare(drop=False)
+        return texts.split(self._val_fraction, self._num_labels)
+
     def _text_group(self, name: str) -> TextGroups | None:
         """For a group whose rows may go elsewhere than to the part of its name."""
         rows = self._rows(name)
@@ -144,9 +155,10 @@ class Merger:
         bits = bucket_bits(max(map(self._rows, self._parts)))
         return TextGroups(self._folder, name, lambda: self._tables(name), rows, bits)
 
-    def _tables(self, name: str) -> Iterator[npt.NDArray[np.void]]:
+    def _tables(self, name: str, grouped: bool = False) -> Iterator[npt.NDArray[np.void]]:
         for number in range(len(self._parts[name])):
-            yield self._files(name, number).table()
+            files = self._files(name, number)
+            yield files.table_of_groups() if grouped else files.table()
 
     def _merge(
         self, name: str, group: TextGroups | None, merged: Merged, rejects: BinaryIO, progress: Progress

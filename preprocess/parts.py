@@ -23,6 +23,7 @@ ROW = np.dtype(
     ]
 )
 pack_row = struct.Struct("<IiiiIIQQ").pack  # the fields of ROW
+pack_hashes = struct.Struct("<QQ").pack
 pack_class = struct.Struct("<ii").pack  # row in the part, class
 
 
@@ -59,7 +60,8 @@ class PartFiles:
     """The files of one part; the statistics come last, and with them the part is whole.
 
     Suffixes: `.jsonl` the lines, `.rows` the table, `.rejects` unusable rows; where duplicates are dropped, `.texts`
-    the cut texts of all rows, a JSON line each; where rows have several classes, `.classes` their (row, class) pairs.
+    the cut texts of all rows, a JSON line each; where rows have several classes, `.classes` their (row, class) pairs;
+    where rows belong to groups, `.groups` the two hashes of each row's group.
     """
 
     prefix: str
@@ -87,6 +89,13 @@ class PartFiles:
 
     def table(self) -> npt.NDArray[np.void]:
         return np.fromfile(self.path(".rows"), ROW)
+
+    def table_of_groups(self) -> npt.NDArray[np.void]:
+        """The table with the hashes of the groups in place of those of the texts."""
+        table = self.table()
+        hashes = np.fromfile(self.path(".groups"), "<u8").reshape(-1, 2)
+        table["hash"], table["hash2"] = hashes[:, 0], hashes[:, 1]
+        return table
 
     def rejects(self) -> Iterator[dict[str, Any]]:
         with self.path(".rejects").open("rb") as file:

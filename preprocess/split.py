@@ -75,14 +75,17 @@ class TextGroups:
         tables: makes an iterator over the tables of the parts.
         rows: rows in all.
         bits: of `bucket_bits`; the same for groups whose texts are compared.
+        destination: of the rows, where it is known already.
 
     Attributes:
         destination: where every row goes; all to `TRAIN` until something else is found out.
     """
 
-    def __init__(self, folder: Path, name: str, tables: Tables, rows: int, bits: int):
+    def __init__(
+        self, folder: Path, name: str, tables: Tables, rows: int, bits: int, destination: RowFile | None = None
+    ):
         self._folder, self._name, self._tables, self._bits = folder, name, tables, bits
-        self.destination = RowFile(folder / f"{name}.destination.work", rows, "u1")
+        self.destination = destination or RowFile(folder / f"{name}.destination.work", rows, "u1")
         self._label_of_text = RowFile(folder / f"{name}.labels.work", rows, "<i4")
 
     def _numbered(self) -> Iterator[tuple[int, npt.NDArray[np.void]]]:
@@ -148,8 +151,9 @@ class TextGroups:
     def split(self, fraction: float, num_labels: int) -> int:
         """Sends the rows with the smallest hashes of each label to `VAL`; returns their number.
 
-        Rows of one text stay together, under the label of the first of them. The sizes are those of the largest
-        remainders, as near as texts that occur several times allow; a label keeps at least one row in `TRAIN`.
+        The rows have been compared. Those of one text stay together, under the label of the first of them. The sizes
+        are those of the largest remainders, as near as texts that occur several times allow; a label keeps at least
+        one row in `TRAIN`.
         """
         labels = max(1, num_labels)
         bins = 1 << int(np.clip(22 - (labels - 1).bit_length(), 6, 16))

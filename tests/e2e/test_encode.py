@@ -422,6 +422,35 @@ def test_equal_texts_stay_on_one_side(tmp_path: Path) -> None:
     assert data.manifest["conflicts"] == 10
 
 
+@pytest.mark.parametrize("dedup", [False, True])
+def test_groups_stay_on_one_side(tmp_path: Path, dedup: bool) -> None:
+    """Case 138: the variants of a row, which are different texts and may even have other labels."""
+    rows = [(f"t {i}", str(i // 4 % 2), f"id {i // 4}") for i in range(200)]
+    rows += [("t 0", "0", "id 0"), ("alone", "1", ""), ("alone", "1", ""), ("other", "0", "id 3")]
+    content = "".join("\t".join(row) + "\n" for row in rows)
+    flags = ["--text", "0", "--label", "1", "--group", "2", "--keep", "0,2", "--val_fraction", "0.2"]
+    data = encode(tmp_path, content, *flags, *(["--dedup"] if dedup else []))
+    found = {part: [(row["keep"]["0"], row["keep"]["2"]) for row in data.rows(part)] for part in ("train", "val")}
+    assert len(found["train"]) + len(found["val"]) == len(rows) - 2 * dedup
+    assert not {group for _, group in found["train"] if group} & {group for _, group in found["val"]}
+    assert not {text for text, _ in found["train"]} & {text for text, _ in found["val"]}
+    assert 36 <= len(found["val"]) <= 44
+    assert data.manifest["split"]["rule"] == "hash of the group, stratified by label"
+    without = encode(tmp_path, content, *flags[:4], *flags[6:], out="without")
+    groups = [{row["keep"]["2"] for row in without.rows(part)} for part in ("train", "val")]
+    assert groups[0] & groups[1]
+
+
+def test_groups_do_not_depend_on_workers_and_chunks(tmp_path: Path) -> None:
+    content = "".join(f"t {i}\t{i % 3}\tid {i % 37}\n" for i in range(300))
+    flags = ["--text", "0", "--label", "1", "--group", "2", "--keep", "2", "--val_fraction", "0.3"]
+    one = encode(tmp_path, content, *flags)
+    two = encode(tmp_path, content, *flags, "--chunk_bytes", "100", out="two")
+    assert {k: v for k, v in one.files.items() if k != "manifest.json"} == {
+        k: v for k, v in two.files.items() if k != "manifest.json"
+    }
+
+
 def test_a_label_never_goes_to_validation_whole(tmp_path: Path) -> None:
     content = labelled({"a": 20}) + "same\tb\n" * 3 + "x\tc\ny\tc\n"
     data = split(tmp_path, content, 0.9)
@@ -602,7 +631,7 @@ def test_the_manifest_tells_how_the_data_was_made(tmp_path: Path) -> None:
     assert manifest["read"]["train"] == {"lines": 4, "kept": 3, "rejected": {"columns": 1}}
     assert manifest["columns"]["roles"] == {
         "text": "text", "text_b": None, "label": "y", "type": None, "weight": None, "keep": ["id"],
-        "filters": [["id", "9"]],
+        "filters": [["id", "9"]], "group": None,
     }  # fmt: skip
     assert manifest["encoding"] == {"max_len": 8, "cased": False, "clean": [], "pair": False, "tokenizer": "wordpiece"}
     assert manifest["vocab_checksum"] == blake((tmp_path / "vocab.txt").read_bytes())

@@ -13,6 +13,7 @@ class Roles:
     """Columns by role; each is a name or a 0-based number as a string, negative from the end.
 
     Attributes:
+        group: rows with equal values stay on one side of the validation split.
         filters: (column, value) pairs; a row whose column equals the value is left out.
     """
 
@@ -23,15 +24,16 @@ class Roles:
     weight: str | None = None
     keep: tuple[str, ...] = ()
     filters: tuple[tuple[str, str], ...] = ()
+    group: str | None = None
 
     @property
     def wanted(self) -> list[str]:
         """The columns to read, in the order in which `RowFields` expects them."""
-        single = [self.text, self.text_b, self.label, self.type, self.weight]
+        single = [self.text, self.text_b, self.label, self.type, self.weight, self.group]
         return [c for c in single if c is not None] + [*self.keep] + [column for column, _ in self.filters]
 
     def without_targets(self) -> "Roles":
-        """The same without label, type and weight: what prediction needs."""
+        """The same without label, type, weight and group: what prediction needs."""
         return Roles(self.text, self.text_b, keep=self.keep, filters=self.filters)
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,13 +53,14 @@ class RowFields(NamedTuple):
     type: str | None
     weight: float
     keep: dict[str, str]
+    group: str | None
 
 
 class FieldReader:
     """Fields in the order of `Roles.wanted` -> `RowFields`; raises RowError for `filtered` and `weight`."""
 
     def __init__(self, roles: Roles):
-        names = ["text_b", "label", "type", "weight"]
+        names = ["text_b", "label", "type", "weight", "group"]
         present = [name for name in names if getattr(roles, name) is not None]
         self._at = {name: i for i, name in enumerate(present, 1)}
         self._keep = {name: len(present) + 1 + i for i, name in enumerate(roles.keep)}
@@ -79,6 +82,7 @@ class FieldReader:
             fields[at["type"]] if "type" in at else None,
             weight,
             {name: fields[i] for name, i in self._keep.items()},
+            fields[at["group"]] if "group" in at else None,
         )
 
 
