@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tfbert.data.feed import FeedSettings, distribute, plan_batches
 from tfbert.data.plan import EpochPlan
 from tfbert.data.record import Record, dump
-from tfbert.data.store import RowStore
+from tfbert.data.store import RowStore, open_store
 from tfbert.losses import make_loss
 from tfbert.model.config import BertConfig
 from tfbert.model.heads import Classifier
@@ -59,7 +59,7 @@ def make_store(path: Path, count: int, task: str = "classify", seed: int = 1) ->
         for _ in range(count):
             token_ids = [2, *draw.integers(5, 50, draw.integers(1, 12)).tolist(), 3]
             file.write(dump(Record(token_ids, None, label(), float(draw.uniform(0.5, 2)))))
-    return RowStore(path)
+    return open_store(path)
 
 
 def make_model(

@@ -88,13 +88,10 @@ def feature_batches(
 ) -> Iterator[Batch]:
     """As `plan_batches`, with `features` in place of token ids."""
     for rows in plan.batches(start):
-        records = store.read(rows)
-        batch: Batch = {
-            FEATURES: features[rows],
-            "labels": labels_of(records, feed.task or "", feed.num_classes),
-            "weights": row_weights(records, feed.class_weights),
-        }
-        yield fill_up(batch, multiple)
+        columns = store.columns(rows)
+        labels = labels_of(columns.labels, feed.task or "", feed.num_classes)
+        weights = row_weights(columns.weights, labels, feed.class_weights)
+        yield fill_up({FEATURES: features[rows], "labels": labels, "weights": weights}, multiple)
 
 
 def _mark(model: Classifier, store: RowStore, feed: FeedSettings) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from tfbert.data.labels import LabelReader
 from tfbert.data.manifest import file_checksum
 from tfbert.data.output import atomic_file, check_output
 from tfbert.data.plan import EpochPlan
-from tfbert.data.record import Record
+from tfbert.data.record import Record, columns_of
 from tfbert.data.source import RowError, Source, chunks, read_rows
 from tfbert.errors import ConfigError, DataError
 from tfbert.model.checkpoint import load_weights
@@ -192,7 +192,7 @@ class Predictor:
         lengths = np.array([len(record.token_ids) for _, record in usable], np.int32)
         for rows in self._plan(lengths, len(places) or 1).batches():
             length = padded_length(int(lengths[rows].max()), self._feed.length_multiple, self._feed.max_len)
-            batch = collate([usable[i][1] for i in rows], length, self._feed.pad_id)
+            batch = collate(columns_of([usable[i][1] for i in rows]), length, self._feed.pad_id)
             yield places[rows], batch | {"weights": np.ones(len(rows), np.float32)}
 
     def output_row(self, number: int, row: Row | RowError, logits: np.ndarray | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from encode_runs import TOKENS, DataSet, encode, error_line, flags_of, write_voc
 from preprocess.__main__ import main
 from tfbert.data.index import read_index
 from tfbert.data.manifest import Manifest
-from tfbert.data.store import RowStore
+from tfbert.data.store import open_store
 
 ROWS = [("abc", "1"), ("标题 de", "0"), ("f, g", "1"), ('h"i', "2")]
 CLS, SEP = TOKENS.index("[CLS]"), TOKENS.index("[SEP]")
@@ -656,7 +656,7 @@ def test_the_index_fits_the_rows(tmp_path: Path) -> None:
         assert index.offsets.tolist() == [0, *np.cumsum([len(line) for line in lines]).tolist()]
         assert index.lengths.tolist() == [len(row["wordids"]) for row in data.rows(part)]
         assert index.labels.tolist() == [row["label"] for row in data.rows(part)]
-        store = RowStore(data.folder / f"{part}.jsonl")
+        store = open_store(data.folder / f"{part}.jsonl")
         assert store.read([3, 0])[0].token_ids == data.rows(part)[3]["wordids"]
         store.close()
 

@@ -10,7 +10,7 @@ import pytest
 from encode_runs import CHINESE, TOKENS, DataSet, encode, error_line, flags_of, write_vocab
 
 from preprocess.__main__ import main
-from tfbert.data.store import RowStore
+from tfbert.data.store import open_store
 
 ROOT = Path(__file__).parents[2]
 LABELLED = ["--text", "0", "--label", "1"]
@@ -100,7 +100,7 @@ def test_only_lf_ends_a_record(tmp_path: Path, name: str) -> None:
     data = encode(tmp_path, "".join(line(t) + "\n" for t in texts), *flags, "--chunk_bytes", "3", name=name)
     assert [row["keep"]["0"] for row in data.rows()] == texts
     assert (data.folder / "train.jsonl").read_bytes().count(b"\n") == len(texts)
-    store = RowStore(data.folder / "train.jsonl")
+    store = open_store(data.folder / "train.jsonl")
     assert [record.keep for record in store.read(range(len(store)))] == [{"0": text} for text in texts]
     store.close()
 
@@ -291,7 +291,7 @@ def test_an_empty_file_gives_an_empty_data_set_and_a_warning(
         assert "the train part is empty" in output.err
         assert name in output.err
         assert "0 rows read = 0 kept + 0 rejected" in output.out
-        store = RowStore(data.folder / "train.jsonl")
+        store = open_store(data.folder / "train.jsonl")
         assert len(store) == 0
         store.close()
 
@@ -349,7 +349,7 @@ def test_a_bare_line_without_its_end_is_a_row(tmp_path: Path) -> None:
     """Case 015: in the reader of data sets."""
     path = tmp_path / "bare.jsonl"
     path.write_bytes(b'{"label": 1, "wordids": [2, 5, 3]}')
-    store = RowStore(path)
+    store = open_store(path)
     assert (len(store), store.read([0])[0].token_ids) == (1, [2, 5, 3])
     store.close()
 

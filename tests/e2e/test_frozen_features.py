@@ -106,7 +106,7 @@ def test_other_weights_or_rows_are_computed_again(data, tmp_path, encoded, logic
     import keras
 
     from tfbert.data.feed import FeedSettings
-    from tfbert.data.store import RowStore
+    from tfbert.data.store import open_store
     from tfbert.features import compute_features
     from tfbert.model.config import BertConfig
     from tfbert.model.heads import Classifier
@@ -115,7 +115,7 @@ def test_other_weights_or_rows_are_computed_again(data, tmp_path, encoded, logic
     keras.utils.set_random_seed(0)
     model = Classifier(BertConfig(100, 16, 2, 2, 32, max_position_embeddings=32), 3)
     strategy = make_strategy("cpu:1")
-    store, feed = RowStore(data / "train.jsonl"), FeedSettings(0, 16, task="classify", num_classes=3)
+    store, feed = open_store(data / "train.jsonl"), FeedSettings(0, 16, task="classify", num_classes=3)
 
     def compute() -> np.ndarray:
         return np.array(compute_features(tmp_path / "train.f32", model, strategy, store, feed))

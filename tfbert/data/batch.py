@@ -1,12 +1,13 @@
-"""Records to arrays: pad to the longest row of the global batch, mask from lengths, fill up with rows of weight 0."""
+"""Rows to arrays: pad to the longest row of the global batch, mask from lengths, fill up with rows of weight 0."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tfbert.data.record import Record
+from tfbert.data.index import NO_LABEL
+from tfbert.data.rows import Labels, Ragged, RowColumns
 from tfbert.errors import DataError
 
 Batch = dict[str, npt.NDArray[np.generic]]
@@ -20,8 +21,8 @@ def padded_length(longest: int, length_multiple: int, max_len: int, pad_to_max: 
     return max(longest, min(rounded, max_len))
 
 
-def collate(records: Sequence[Record], length: int, pad_id: int) -> Batch:
-    """Model inputs of records.
+def collate(rows: RowColumns, length: int, pad_id: int) -> Batch:
+    """Model inputs of rows.
 
     Returns:
         `token_ids`, `segment_ids`, `padding_mask` (1 on real tokens), each int32 (rows, length). The mask comes from
@@ -30,32 +31,29 @@ def collate(records: Sequence[Record], length: int, pad_id: int) -> Batch:
     Raises:
         DataError: a row is longer than `length`.
     """
-    lengths = np.fromiter((len(r.token_ids) for r in records), np.int64, len(records))
-    if lengths.max(initial=0) > length:
+    lengths = rows.token_ids.lengths
+    longest = lengths.max(initial=0)
+    if longest > length:
         raise DataError(
-            f"A row must fit the length of the batch, {length} tokens. Received: {lengths.max()} tokens. "
+            f"A row must fit the length of the batch, {length} tokens. Received: {longest} tokens. "
             "Encode the text again with a smaller --max_len."
         )
-    mask = np.arange(length) < lengths[:, None]
-    token_ids = np.full(mask.shape, pad_id, np.int32)
-    token_ids[mask] = np.fromiter(chain.from_iterable(r.token_ids for r in records), np.int32, int(lengths.sum()))
-    segment_ids = np.zeros(mask.shape, np.int32)
-    for i, r in enumerate(records):
-        if r.segment_ids is not None:
-            segment_ids[i, : len(r.segment_ids)] = r.segment_ids
-    return {"token_ids": token_ids, "segment_ids": segment_ids, "padding_mask": mask.astype(np.int32)}
+    token_ids = rows.token_ids.padded(length, pad_id)
+    segments = np.zeros_like(token_ids) if rows.segment_ids is None else rows.segment_ids.padded(length, 0)
+    mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
+    return {"token_ids": token_ids, "segment_ids": segments, "padding_mask": mask}
 
 
 def labels_of(
-    records: Sequence[Record], task: str, num_classes: int, place: Callable[[int], str] = "row {} of the batch".format
+    labels: Labels, task: str, num_classes: int, place: Callable[[int], str] = "row {} of the batch".format
 ) -> npt.NDArray[np.generic]:
     """Labels as the losses take them.
 
     Args:
-        records: the rows.
+        labels: of the rows.
         task: classify, multilabel or regression.
         num_classes: labels are below it (not for regression).
-        place: number in `records` -> where the row is, for messages.
+        place: number in `labels` -> where the row is, for messages.
 
     Returns:
         Class ids int32 (rows,); multi-hot float32 (rows, num_classes); or numbers float32 (rows,).
@@ -64,31 +62,81 @@ def labels_of(
         DataError: a label is missing, out of range or of another kind; the message begins with the place.
     """
     if task == "regression":
-        for i, r in enumerate(records):
-            if type(r.label) not in (int, float):
-                raise DataError(f"{place(i)}: a label must be a number. Received: {r.label}.")
-        return np.array([r.label for r in records], np.float32)
-    several = task == "multilabel"
-    labels = [r.label if several and isinstance(r.label, list) else [r.label] for r in records]
-    for i, ids in enumerate(labels):
-        if not all(type(label) is int and 0 <= label < num_classes for label in ids):
-            raise DataError(
-                f"{place(i)}: a label must be a class id from 0 to {num_classes - 1}. Received: {records[i].label}."
-            )
-    if not several:
-        return np.array([ids[0] for ids in labels], np.int32)
-    hot = np.zeros((len(records), num_classes), np.float32)
-    for i, ids in enumerate(labels):
-        hot[i, ids] = 1.0  # type: ignore[index]  # all int, as checked above
+        return _numbers(labels, place)
+    if task == "multilabel":
+        return _multi_hot(labels, num_classes, place)
+    return _class_ids(labels, num_classes, place)
+
+
+def _numbers(labels: Labels, place: Callable[[int], str]) -> npt.NDArray[np.float32]:
+    if isinstance(labels, np.ndarray) and labels.dtype.kind == "f":
+        return labels.astype(np.float32)
+    listed = _listed(labels)
+    for i, label in enumerate(listed):
+        if type(label) not in (int, float):
+            raise DataError(f"{place(i)}: a label must be a number. Received: {label}.")
+    return np.array(listed, np.float32)
+
+
+def _class_ids(labels: Labels, num_classes: int, place: Callable[[int], str]) -> npt.NDArray[np.int32]:
+    if isinstance(labels, np.ndarray) and labels.dtype.kind == "i":
+        ids = labels
+    else:
+        listed = _listed(labels)
+        _refuse(labels, [i for i, label in enumerate(listed) if type(label) is not int], num_classes, place)
+        ids = np.array(listed, np.int64)
+    _refuse(labels, np.flatnonzero((ids < 0) | (ids >= num_classes)), num_classes, place)
+    return ids.astype(np.int32, copy=False)
+
+
+def _multi_hot(labels: Labels, num_classes: int, place: Callable[[int], str]) -> npt.NDArray[np.float32]:
+    rows = labels
+    if not isinstance(rows, Ragged):
+        listed = [label if isinstance(label, list) else [label] for label in _listed(labels)]
+        wrong = [i for i, ids in enumerate(listed) if not all(type(label) is int for label in ids)]
+        _refuse(labels, wrong, num_classes, place)
+        rows = Ragged.of(listed, np.int64)
+    ids, numbers = rows.flat(), rows.row_numbers()
+    _refuse(labels, numbers[(ids < 0) | (ids >= num_classes)], num_classes, place)
+    hot = np.zeros((len(rows.lengths), num_classes), np.float32)
+    hot[numbers, ids] = 1.0
     return hot
 
 
-def row_weights(records: Sequence[Record], class_weights: Mapping[int, float] | None) -> npt.NDArray[np.float32]:
+def _refuse(
+    labels: Labels, wrong: Sequence[int] | npt.NDArray[np.int64], num_classes: int, place: Callable[[int], str]
+) -> None:
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"{place(row)}: a label must be a class id from 0 to {num_classes - 1}. Received: {_label(labels, row)}."
+        )
+
+
+def _listed(labels: Labels) -> list[Any]:
+    """Labels of whatever kind, one object a row."""
+    if isinstance(labels, list):
+        return labels
+    return [_label(labels, i) for i in range(len(labels.lengths if isinstance(labels, Ragged) else labels))]
+
+
+def _label(labels: Labels, row: int) -> Any:
+    """A label as the row has it."""
+    if isinstance(labels, Ragged):
+        start = labels.starts[row]
+        return labels.values[start : start + labels.lengths[row]].tolist()
+    if isinstance(labels, np.ndarray):
+        return None if labels.dtype.kind == "i" and labels[row] == NO_LABEL else labels[row].item()
+    return labels[row]
+
+
+def row_weights(
+    weights: npt.NDArray[np.float32], class_ids: npt.NDArray[np.generic], class_weights: Mapping[int, float] | None
+) -> npt.NDArray[np.float32]:
     """Sample weight times class weight, float32 (rows,)."""
-    weights = np.fromiter((r.weight for r in records), np.float32, len(records))
-    if class_weights:
-        weights *= np.fromiter((class_weights.get(r.label, 1.0) for r in records), np.float32, len(records))  # type: ignore[arg-type]
-    return weights
+    if not class_weights:
+        return weights
+    return weights * np.array([class_weights.get(i, 1.0) for i in class_ids.tolist()], np.float32)
 
 
 def fill_up(batch: Batch, multiple: int) -> Batch:

@@ -8,7 +8,7 @@ import numpy as np
 from tfbert.data.labels import load_label_map
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import Manifest, file_checksum
-from tfbert.data.store import RowStore
+from tfbert.data.store import RowStore, open_store
 from tfbert.errors import DataError
 
 MAX_BARE_CLASSES = 10_000  # of a file without label names; a larger class id is a mistake
@@ -77,7 +77,7 @@ class DataSet:
         """
         if part not in self.parts:
             raise DataError(f"{self.path}: there is no part {part!r}. The parts are: {', '.join(self.parts)}.")
-        return RowStore(self.parts[part])
+        return open_store(self.parts[part])
 
     def label_names(self, train: RowStore) -> list[str]:
         """Names in id order: of the manifest; for bare files of a labels.txt beside them, else the class ids met.

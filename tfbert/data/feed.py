@@ -25,7 +25,7 @@ PREFETCH_BATCHES = 8
 
 @dataclass(frozen=True)
 class FeedSettings:
-    """How records become arrays.
+    """How rows become arrays.
 
     Args:
         pad_id: id of [PAD].
@@ -59,17 +59,17 @@ def make_batch(store: RowStore, rows: Rows, settings: FeedSettings, multiple: in
     def place(i: int) -> str:
         return store.place(int(rows[i]))
 
-    records = store.read(rows)
-    longest = max(len(record.token_ids) for record in records)
+    columns = store.columns(rows)
+    longest = int(columns.token_ids.lengths.max())
     length = padded_length(longest, settings.length_multiple, settings.max_len, settings.pad_to_max)
-    batch = collate(records, length, settings.pad_id)
+    batch = collate(columns, length, settings.pad_id)
     _check_ids(batch["token_ids"], settings.vocab_size, "token id", "vocab_size", place)
     _check_ids(batch["segment_ids"], settings.type_vocab_size, "segment id", "type_vocab_size", place)
     if settings.task is not None:
-        batch["labels"] = labels_of(records, settings.task, settings.num_classes, place)
-        batch["weights"] = row_weights(records, settings.class_weights)
+        batch["labels"] = labels_of(columns.labels, settings.task, settings.num_classes, place)
+        batch["weights"] = row_weights(columns.weights, batch["labels"], settings.class_weights)
     else:
-        batch["weights"] = np.ones(len(records), np.float32)
+        batch["weights"] = np.ones(len(columns), np.float32)
     return fill_up(batch, multiple)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tfbert.data.plan import EpochPlan
 from tfbert.data.record import Record, dump
-from tfbert.data.store import RowStore
+from tfbert.data.store import RowStore, open_store
 from tfbert.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
@@ -140,7 +140,7 @@ def test_at_least_one_ahead():
 def write(folder: Path, records: list[Record]) -> RowStore:
     path = folder / "rows.jsonl"
     path.write_bytes(b"".join(dump(record) for record in records))
-    return RowStore(path)
+    return open_store(path)
 
 
 def rows_of_length(*lengths: int) -> list[Record]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfbert.data.index import IndexWriter, build_index, index_path, read_index
-from tfbert.data.store import RowStore
+from tfbert.data.store import open_store
 from tfbert.errors import DataError
 
 ROWS = [
@@ -26,14 +26,14 @@ def bare(tmp_path: Path) -> Path:
 
 
 def test_a_bare_file_is_indexed_once(bare: Path) -> None:
-    store = RowStore(bare)
+    store = open_store(bare)
     assert store.lengths.tolist() == [3, 2, 4]
     assert store.labels.tolist() == [1, -1, 0]
     assert [record.token_ids for record in store.read([2, 0, 1, 2])] == [[2, 5, 5, 3], [2, 5, 3], [2, 3], [2, 5, 5, 3]]
     assert [store.place(row) for row in range(3)] == [f"{bare}:{line}" for line in (2, 5, 7)]
     store.close()
     made = index_path(bare).stat()
-    again = RowStore(bare)
+    again = open_store(bare)
     assert index_path(bare).stat() == made
     assert again.lengths.tolist() == [3, 2, 4]
     again.close()
@@ -43,7 +43,7 @@ def test_a_bare_file_is_indexed_once(bare: Path) -> None:
 def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + b"".join(ROWS))
-    store = RowStore(path)
+    store = open_store(path)
     assert [record.token_ids for record in store.read([0, 1, 2])] == [[2, 5, 3], [2, 3], [2, 5, 5, 3]]
     store.close()
 
@@ -53,7 +53,7 @@ def test_files_without_rows_have_no_rows(tmp_path: Path, content: bytes) -> None
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     for _ in range(2):
-        store = RowStore(path)
+        store = open_store(path)
         assert (len(store), store.read([])) == (0, [])
         store.check_labels(1)
         store.close()
@@ -65,32 +65,32 @@ def test_more_rows_than_are_written_at_once(tmp_path: Path, monkeypatch: pytest.
     path.write_bytes(b"".join(ROWS[i % 3] + b"\n" * (i % 4 == 1) for i in range(30)))
     index = build_index(path)
     assert index.lengths.tolist() == [3, 2, 4] * 10
-    store = RowStore(path)
+    store = open_store(path)
     assert [len(record.token_ids) for record in store.read(range(30))] == [3, 2, 4] * 10
     store.close()
 
 
 def test_a_changed_file_is_indexed_again(bare: Path) -> None:
-    RowStore(bare).close()
+    open_store(bare).close()
     stat = bare.stat()
     bare.write_bytes(bare.read_bytes() + b"\n" + ROWS[1])
-    store = RowStore(bare)
+    store = open_store(bare)
     assert store.lengths.tolist() == [3, 2, 4, 2]
     store.close()
     content = bare.read_bytes().replace(b"[2, 5, 3]", b"[2,3    ]")  # as long as before
     bare.write_bytes(content)
     os.utime(bare, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    store = RowStore(bare)
+    store = open_store(bare)
     assert store.lengths.tolist() == [2, 2, 4, 2]
     store.close()
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-3], lambda b: b[:10], lambda b: b"", lambda b: b"x" + b[1:]])
 def test_a_damaged_index_is_made_again(bare: Path, damage) -> None:
-    RowStore(bare).close()
+    open_store(bare).close()
     index_path(bare).write_bytes(damage(index_path(bare).read_bytes()))
     assert read_index(bare) is None
-    store = RowStore(bare)
+    store = open_store(bare)
     assert store.lengths.tolist() == [3, 2, 4]
     store.close()
 
@@ -119,14 +119,14 @@ def test_a_cut_data_set_is_refused(tmp_path: Path, cut: int) -> None:
     path = own(tmp_path)
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(DataError, match=r"train.jsonl: the file is not as its index describes it"):
-        RowStore(path)
+        open_store(path)
 
 
 def test_a_damaged_row_is_named_when_the_index_is_made(bare: Path) -> None:
     content = bare.read_bytes()
     bare.write_bytes(content + b'\n\n{"wordids": [}\n')
     with pytest.raises(DataError, match=r"rows.jsonl:9: a row must be JSON"):
-        RowStore(bare)
+        open_store(bare)
     assert [path.name for path in bare.parent.iterdir()] == ["rows.jsonl"]
 
 
@@ -134,13 +134,13 @@ def test_a_row_damaged_later_is_named_when_it_is_read(tmp_path: Path) -> None:
     path = own(tmp_path)
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"wordids": [2, 3]', b'"wordids": [2, x]'))
-    store = RowStore(path)
+    store = open_store(path)
     assert len(store.read([0, 2])) == 2
     with pytest.raises(DataError, match=r"train.jsonl:2: a row must be JSON"):
         store.read([0, 1])
     store.close()
     path.write_bytes(content.replace(b"[2, 5, 5, 3]", b"[2, 5, 5   ]"))
-    store = RowStore(path)
+    store = open_store(path)
     with pytest.raises(DataError, match=r"train.jsonl:3: the row is not the one that was indexed"):
         store.read([2])
     store.close()
@@ -150,7 +150,7 @@ def test_labels_are_checked_over_all_rows(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("tfbert.data.store._CHECK_ROWS", 2)
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\n".join(b'{"label": %d, "wordids": [1]}' % label for label in (0, 2, 1, 3, -1, 3)))
-    store = RowStore(path)
+    store = open_store(path)
     store.close()
     with pytest.raises(DataError, match=r"rows.jsonl:4: a label must be a class id from 0 to 2. Received: 3 \(3 such"):
         store.check_labels(3)
@@ -160,7 +160,7 @@ def test_labels_are_checked_over_all_rows(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_missing_files_are_data_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.jsonl: the data cannot be read"):
-        RowStore(tmp_path / "none.jsonl")
+        open_store(tmp_path / "none.jsonl")
 
 
 def test_two_writers_at_once_do_not_mix(tmp_path: Path) -> None:

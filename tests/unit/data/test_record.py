@@ -3,7 +3,8 @@
 import orjson
 import pytest
 
-from tfbert.data.record import Record, dump, parse
+from tfbert.data.record import Record, columns_of, dump, parse, parse_columns
+from tfbert.data.rows import RowColumns
 from tfbert.errors import DataError
 
 
@@ -21,6 +22,36 @@ from tfbert.errors import DataError
 def test_rows_and_lines(record: Record, line: bytes) -> None:
     assert dump(record) == line
     assert parse(line) == record
+
+
+def plain(columns: RowColumns) -> list:
+    segments = columns.segment_ids
+    flat = [] if segments is None else [segments.flat().tolist(), segments.lengths.tolist()]
+    return [
+        columns.token_ids.flat().tolist(), columns.token_ids.lengths.tolist(), *flat, columns.labels,
+        columns.weights.tolist(),
+    ]  # fmt: skip
+
+
+def test_many_rows_at_once_are_those_of_each_line() -> None:
+    lines = [
+        b'{"wordids":[101,102]}',
+        b'{"label":2,"wordids":[1,2147483647,3],"segmentids":[0,0,1]}\n',
+        b'{"label":[],"wordids":[7],"segmentids":[1],"weight":2}\r\n',
+        b'{"label":0.5,"weight":0.25,"wordids":[1],"x":{"y":[1.5,null]}}',
+        b'{"label":-3,"wordids":[0,0]}',
+    ]
+    for chosen in (lines, lines[::-1], lines[:1], lines[3:], []):
+        columns = parse_columns(chosen)
+        assert columns is not None
+        assert plain(columns) == plain(columns_of([parse(line) for line in chosen]))
+
+
+def test_a_text_that_reads_like_a_truth_value_is_left_to_the_other_way() -> None:
+    """Python takes true for 1: such a line is looked at closely, and taken."""
+    line = b'{"wordids":[1],"type":"true"}'
+    assert parse_columns([line]) is None
+    assert parse(line).type == "true"
 
 
 def test_line_ends_inside_texts_are_escaped() -> None:
@@ -59,6 +90,7 @@ def test_damaged_rows_are_refused(line: bytes, message: str) -> None:
         parse(line)
     assert message in str(error.value)
     assert "Received: " in str(error.value)
+    assert parse_columns([b'{"wordids": [1]}', line]) is None
 
 
 def test_messages_stay_short() -> None:

@@ -1,0 +1,78 @@
+"""Rows as columns, as stores give them and batches take them: no Python object a row where the store can do without."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Ragged(NamedTuple):
+    """Rows of different lengths that lie in one flat array: row i is `values[starts[i] : starts[i] + lengths[i]]`.
+
+    Attributes:
+        values: integers of any width, (n,); a memory map where the rows lie in a file.
+        starts, lengths: int64 (rows,).
+    """
+
+    values: npt.NDArray[Any]
+    starts: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: npt.DTypeLike = np.int32) -> "Ragged":
+        """Copies rows into a flat array."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        values = np.fromiter(chain.from_iterable(rows), dtype, int(lengths.sum()))
+        return cls.joined(values, lengths)
+
+    @classmethod
+    def joined(cls, values: npt.NDArray[Any], lengths: npt.NDArray[np.int64]) -> "Ragged":
+        """Rows that follow each other without gaps."""
+        return cls(values, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
+
+    def padded(self, length: int, fill: int) -> npt.NDArray[np.int32]:
+        """int32 (rows, length), with `fill` behind the end of each row; no row may be longer."""
+        if not len(self.values):
+            return np.full((len(self.lengths), length), fill, np.int32)
+        columns = np.arange(length)
+        # clipped where a short last row is read beyond the end: those places are filled below
+        padded = self.values.take(self.starts[:, None] + columns, mode="clip").astype(np.int32)
+        padded[columns >= self.lengths[:, None]] = fill
+        return padded
+
+    def row_numbers(self) -> npt.NDArray[np.int64]:
+        """For each value in the order of the rows, the number of its row."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    def flat(self) -> npt.NDArray[Any]:
+        """The values in the order of the rows, without what lies between them."""
+        ends = np.cumsum(self.lengths, dtype=np.int64)
+        total = int(ends[-1]) if len(ends) else 0
+        return self.values[np.arange(total) + np.repeat(self.starts - ends + self.lengths, self.lengths)]
+
+
+# One label a row: class ids or numbers, several class ids (multi-label), or whatever stands in the rows (None: nothing)
+Labels = npt.NDArray[Any] | Ragged | list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """Some rows, in an order.
+
+    Attributes:
+        token_ids: special tokens included, no padding.
+        segment_ids: an empty row means all 0; None means that all rows are so.
+        labels: int32 class ids (negative: no class), float64 numbers, class ids a row, or a list of `Record.label`.
+        weights: in the loss, float32 (rows,).
+    """
+
+    token_ids: Ragged
+    segment_ids: Ragged | None
+    labels: Labels
+    weights: npt.NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.weights)
