@@ -9,18 +9,23 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
 
 from tfbert.data.batch import Batch, collate, fill_up, labels_of, padded_length, row_weights
 from tfbert.data.plan import EpochPlan, Rows, replica_slice
+from tfbert.data.rows import RowColumns
 from tfbert.data.store import RowStore
 from tfbert.errors import DataError
 
+if TYPE_CHECKING:  # it takes seconds to load, and reading needs none of it
+    import tensorflow as tf
+
 PREFETCH_BATCHES = 8
+READ_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,14 @@ def make_batch(store: RowStore, rows: Rows, settings: FeedSettings, multiple: in
     Raises:
         DataError: with `file:line`, where a row is damaged, has no label of the task, or an id that the model lacks.
     """
+    return _batch_of(store.columns(rows), partial(_place, store, rows), settings, multiple)
 
-    def place(i: int) -> str:
-        return store.place(int(rows[i]))
 
-    columns = store.columns(rows)
+def _place(store: RowStore, rows: Rows, i: int) -> str:
+    return store.place(int(rows[i]))
+
+
+def _batch_of(columns: RowColumns, place: Callable[[int], str], settings: FeedSettings, multiple: int) -> Batch:
     longest = int(columns.token_ids.lengths.max())
     length = padded_length(longest, settings.length_multiple, settings.max_len, settings.pad_to_max)
     batch = collate(columns, length, settings.pad_id)
@@ -162,7 +170,7 @@ def _put(waiting: queue.Queue[Any], entry: tuple[Any, BaseException | None], sto
             return
 
 
-def distribute(batches: Iterator[Batch], strategy: tf.distribute.Strategy) -> ReadAhead:
+def distribute(batches: Iterator[Batch], strategy: "tf.distribute.Strategy") -> ReadAhead:
     """Global batches -> batches cut up for the replicas of `strategy`, read ahead in the background.
 
     Every batch must have a multiple of `num_replicas_in_sync` rows; replica r gets the r-th part of them.
@@ -170,15 +178,17 @@ def distribute(batches: Iterator[Batch], strategy: tf.distribute.Strategy) -> Re
     return ReadAhead((place(batch, strategy) for batch in batches), PREFETCH_BATCHES)
 
 
-def place(batch: Batch, strategy: tf.distribute.Strategy) -> dict[str, Any]:
+def place(batch: Batch, strategy: "tf.distribute.Strategy") -> dict[str, Any]:
     """A global batch as tensors, a slice a replica; for batches that `distribute` would take."""
+    import tensorflow as tf
+
     rows = len(batch["weights"])
     if rows % strategy.num_replicas_in_sync:
         raise ValueError(f"Rows must divide evenly over {strategy.num_replicas_in_sync} replicas. Received: {rows}.")
 
     devices = strategy.extended.worker_devices
 
-    def on_replica(context: Any) -> dict[str, tf.Tensor]:
+    def on_replica(context: Any) -> "dict[str, tf.Tensor]":
         replica = context.replica_id_in_sync_group
         part = replica_slice(rows, replica, context.num_replicas_in_sync)
         with tf.device(devices[replica]):  # copied to the device here, in the background
@@ -190,6 +200,24 @@ def place(batch: Batch, strategy: tf.distribute.Strategy) -> dict[str, Any]:
 def plan_batches(
     store: RowStore, plan: EpochPlan, settings: FeedSettings, multiple: int, start: int = 0
 ) -> Iterator[Batch]:
-    """The global batches of one epoch from batch `start` on."""
-    for rows in plan.batches(start):
-        yield make_batch(store, rows, settings, multiple)
+    """The global batches of one epoch from batch `start` on; rows of small batches are read for several at a time."""
+    batches = plan.batches(start)
+    while group := _group(batches):
+        try:
+            columns = store.columns(np.concatenate(group))
+        except DataError:  # once more, so that the batches before the damage come out
+            yield from (make_batch(store, rows, settings, multiple) for rows in group)
+            continue
+        first = 0
+        for rows in group:
+            part = columns.cut(first, first + len(rows))
+            yield _batch_of(part, partial(_place, store, rows), settings, multiple)
+            first += len(rows)
+
+
+def _group(batches: Iterator[Rows]) -> list[Rows]:
+    """The next batches, of about as many rows as are best read together."""
+    group: list[Rows] = []
+    while sum(map(len, group)) < READ_ROWS and (rows := next(batches, None)) is not None:
+        group.append(rows)
+    return group

@@ -33,6 +33,10 @@ class Ragged(NamedTuple):
         """Rows that follow each other without gaps."""
         return cls(values, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
+    def cut(self, first: int, last: int) -> "Ragged":
+        """Rows first to last - 1."""
+        return Ragged(self.values, self.starts[first:last], self.lengths[first:last])
+
     def padded(self, length: int, fill: int) -> npt.NDArray[np.int32]:
         """int32 (rows, length), with `fill` behind the end of each row; no row may be longer."""
         if not len(self.values):
@@ -76,3 +80,9 @@ class RowColumns:
 
     def __len__(self) -> int:
         return len(self.weights)
+
+    def cut(self, first: int, last: int) -> "RowColumns":
+        """Rows first to last - 1."""
+        labels = self.labels.cut(first, last) if isinstance(self.labels, Ragged) else self.labels[first:last]
+        segment_ids = None if self.segment_ids is None else self.segment_ids.cut(first, last)
+        return RowColumns(self.token_ids.cut(first, last), segment_ids, labels, self.weights[first:last])

@@ -36,7 +36,7 @@ def plain(columns: RowColumns) -> list:
 def test_many_rows_at_once_are_those_of_each_line() -> None:
     lines = [
         b'{"wordids":[101,102]}',
-        b'{"label":2,"wordids":[1,2147483647,3],"segmentids":[0,0,1]}\n',
+        b'{"label":2,"wordids":[1,99999999,3],"segmentids":[0,0,1]}\n',
         b'{"label":[],"wordids":[7],"segmentids":[1],"weight":2}\r\n',
         b'{"label":0.5,"weight":0.25,"wordids":[1],"x":{"y":[1.5,null]}}',
         b'{"label":-3,"wordids":[0,0]}',
@@ -47,11 +47,23 @@ def test_many_rows_at_once_are_those_of_each_line() -> None:
         assert plain(columns) == plain(columns_of([parse(line) for line in chosen]))
 
 
-def test_a_text_that_reads_like_a_truth_value_is_left_to_the_other_way() -> None:
-    """Python takes true for 1: such a line is looked at closely, and taken."""
-    line = b'{"wordids":[1],"type":"true"}'
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"wordids":[1,2147483647]}',
+        b'{"wordids":[ 1,2 ]}',
+        b'{"wordids" : [1,2]}',
+        b'{"segmentids":[0],"wordids":[1]}',
+        b'{"wordids":[1],"type":"wordids"}',
+        b'{"x":{"wordids":[3]},"wordids":[1]}',
+        b'{"wordids":[3],"wordids":[1]}',
+        b'{"x":{"segmentids":[3]},"wordids":[1]}',
+    ],
+)
+def test_unusual_rows_are_left_to_the_other_way(line: bytes) -> None:
+    """They are looked at closely, and taken."""
     assert parse_columns([line]) is None
-    assert parse(line).type == "true"
+    assert parse(line).token_ids[0] == 1
 
 
 def test_line_ends_inside_texts_are_escaped() -> None:
