@@ -28,18 +28,22 @@ ALLOWED = {
     "optim": BASE,
     "strategy": BASE,
     "model": BASE,
-    "trainer": BASE | {"losses", "optim", "strategy", "model"},
+    "objectives": BASE | {"losses", "model", "strategy"},
+    "trainer": BASE | {"objectives", "optim", "strategy", "model"},
+    "settings": BASE | {"optim", "strategy"},
     "state": BASE | {"data"},
     "callbacks": BASE | {"cli", "losses", "optim", "strategy", "model", "trainer", "state"},
     "run_folder": BASE | {"data", "model"},
     "class_values": BASE,
-    "features": BASE | {"data", "model", "trainer"},
+    "features": BASE | {"data", "model", "objectives", "trainer"},
     "validation": BASE | {"data", "features", "losses", "report", "trainer"},
+    "checks": BASE | {"data", "model", "settings"},
 }
 EVERYTHING_BELOW = {name for name in ALLOWED if name != "preprocess"}
 ALLOWED |= {
+    "training": EVERYTHING_BELOW,
     "predictor": EVERYTHING_BELOW,
-    "recipes": EVERYTHING_BELOW,
+    "recipes": EVERYTHING_BELOW | {"training"},
     "train": BASE | {"cli", "recipes"},
     "predict": BASE | {"cli", "predictor"},
 }

@@ -16,6 +16,7 @@ from tfbert.data.store import RowStore, open_store
 from tfbert.losses import make_loss
 from tfbert.model.config import BertConfig
 from tfbert.model.heads import Classifier
+from tfbert.objectives.classification import Classification
 from tfbert.optim import make_optimizer
 from tfbert.strategy import make_strategy
 from tfbert.trainer import Epoch, Trainer
@@ -130,15 +131,12 @@ def train(
         updates = make_optimizer(optimizer, model.trainable_variables, **optimizer_settings or {})
     chosen = make_loss(loss, task, **loss_settings or {})
     trainer = Trainer(
-        model,
-        chosen,
+        Classification(model, chosen, task, frozen_encoder=frozen),
         updates,
         strategy,
         lambda step: rate,
         accumulate=accumulate,
         seed=seed,
-        frozen_encoder=frozen,
-        task=task,
     )
     feed = FeedSettings(0, 32, length_multiple=4, task=task, num_classes=NUM_CLASSES, class_weights=class_weights)
     plans = [EpochPlan(store.lengths, batch, epoch=epoch, batch_tokens=batch_tokens) for epoch in range(epochs)]

@@ -129,12 +129,15 @@ def parser_for(config_class: type, prog: str) -> Any:
     from docstring_parser import parse_from_object
     from jsonargparse import ActionYesNo, ArgumentParser
 
-    docs = {p.arg_name: p.description or "" for p in parse_from_object(config_class).params}
+    docs: dict[str, str] = {}
+    for owner in reversed(config_class.__mro__[:-1]):  # each class describes its own fields
+        docs |= {p.arg_name: p.description or "" for p in parse_from_object(owner).params}
     summary = (config_class.__doc__ or "").strip().split("\n\n")[0]
     parser = ArgumentParser(prog=prog, description=summary, exit_on_error=False)
     parser.add_argument("--config", action="config", help="YAML file with values for any of the flags below")
     hints = typing.get_type_hints(config_class)
-    for field in dataclasses.fields(config_class):
+    # what must be given comes first
+    for field in sorted(dataclasses.fields(config_class), key=lambda f: f.default is not dataclasses.MISSING):
         kind, how = hints[field.name], field.metadata
         default: Any = field.default
         required = default is dataclasses.MISSING

@@ -59,7 +59,8 @@ class RunFolder:
         differing = []
         for name, value in _plain(config).items():
             was = had.get(name, value)
-            same = Path(value).resolve() == Path(was).resolve() if name in _PATHS else value == was
+            path = name in _PATHS and value and was
+            same = Path(value).resolve() == Path(was).resolve() if path else value == was
             more = name == "epochs" and value > was  # a run may be given more epochs
             if not (same or more or name in _FREE):
                 differing.append(f"{name} {was!r}, now {value!r}")
@@ -71,7 +72,8 @@ class RunFolder:
 
     def is_extended_by(self, config: Any) -> bool:
         """Whether the settings ask for more epochs than the run had."""
-        return bool(config.epochs > self._settings().get("epochs", config.epochs))
+        epochs = getattr(config, "epochs", 0)
+        return bool(epochs > self._settings().get("epochs", epochs))
 
     def _settings(self) -> dict[str, Any]:
         try:
@@ -194,4 +196,5 @@ class RunFolder:
 
 def _plain(config: Any) -> dict[str, Any]:
     values = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(config).items()}
-    return values | {name: str(Path(values[name]).absolute()) for name in _PATHS}  # the same from any folder
+    paths = {name: str(Path(values[name]).absolute()) for name in _PATHS if values.get(name)}
+    return values | paths  # the same from any folder

@@ -105,3 +105,11 @@ def log_devices(strategy: tf.distribute.Strategy, global_batch_size: int) -> Non
         global_batch_size,
         global_batch_size / replicas,
     )
+
+
+def all_sum(value):
+    """Sum over the replicas, of a tensor or a list of tensors; in replica context."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return value
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)

@@ -11,23 +11,24 @@ whether or not the run was interrupted. Keras callbacks work, but for those that
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbert import losses
 from tfbert.errors import TrainingError
-from tfbert.losses import Loss
 from tfbert.model.encoder import INPUTS
 from tfbert.model.heads import Classifier
+from tfbert.objectives.base import Objective
+from tfbert.objectives.classification import FEATURES
 from tfbert.optim import Optimizer, Schedule
+from tfbert.strategy import all_sum
 
 _REMEDY = "The best weights so far are kept. Lower the learning rate, or warm up longer."
-FEATURES = "features"  # key of a batch that holds what a frozen encoder gave, in place of token ids
+_COUNTED = ("loss", "weight", "rows", "tokens", "cells")  # of every step, global sums
 MOST_SKIPPED = 50  # steps in a row; halving takes the loss scale from 2^15 to 1 in 15
 FETCH_EVERY = 10  # steps between looks at the device's numbers, so that the device need not wait for the host
 
@@ -38,16 +39,24 @@ class StepTotals:
 
     loss: float = 0.0
     weight: float = 0.0
-    correct: float = 0.0
     rows: float = 0.0
     tokens: float = 0.0
     cells: float = 0.0
     steps: int = 0
     gradient_norm: float = 0.0  # of the last step
+    sums: dict[str, float] = field(default_factory=dict)  # of the objective
 
-    def logs(self, task: str) -> dict[str, float]:
-        loss = {"loss": self.loss / max(self.weight, 1e-9)}
-        return loss if task == "regression" else loss | {"accuracy": self.correct / max(self.rows, 1e-9)}
+    def add(self, numbers: Mapping[str, float], sums: Mapping[str, float]) -> None:
+        """Adds a step."""
+        for name, value in numbers.items():
+            setattr(self, name, getattr(self, name) + value)
+        for name, value in sums.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.steps += 1
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / max(self.weight, 1e-9)
 
     @property
     def padding_share(self) -> float:
@@ -65,18 +74,15 @@ class Epoch:
 
 
 class Trainer:
-    """Trains a classifier under a strategy. Make it, the model and the optimizer inside `strategy.scope()`.
+    """Trains a model under a strategy. Make the model and the optimizer inside `strategy.scope()`.
 
     Args:
-        model: the classifier.
-        loss: what is minimised.
+        objective: what is minimised, and the model.
         optimizer: holds the variables that are trained.
         strategy: whose replicas share the work.
         learning_rate: function of the number of updates so far.
         accumulate: micro-batches a step.
         seed: of the dropout masks.
-        frozen_encoder: the encoder runs without dropout and gets no gradient.
-        task: classify, multilabel or regression.
 
     Raises:
         ValueError: the model or the optimizer was made outside the scope.
@@ -84,21 +90,17 @@ class Trainer:
 
     def __init__(
         self,
-        model: Classifier,
-        loss: Loss,
+        objective: Objective,
         optimizer: Optimizer,
         strategy: tf.distribute.Strategy,
         learning_rate: Schedule,
         *,
         accumulate: int = 1,
         seed: int = 0,
-        frozen_encoder: bool = False,
-        task: str = "classify",
     ):
-        _check_scope(strategy, model, optimizer)
-        self.model, self.loss, self.optimizer, self.strategy = model, loss, optimizer, strategy
+        _check_scope(strategy, objective.model, optimizer)
+        self.objective, self.model, self.optimizer, self.strategy = objective, objective.model, optimizer, strategy
         self.learning_rate, self.accumulate, self.seed = learning_rate, accumulate, seed % 2**31
-        self.frozen_encoder, self.task = frozen_encoder, task
         self.step = 0  # optimizer updates asked for, over the stage
         self.rate_factor = 1.0  # what plateau reduction multiplies the learning rate with
         self.totals = StepTotals()
@@ -108,6 +110,12 @@ class Trainer:
         self._skipped = 0  # steps in a row that the optimizer left out
         self._pending: list = []  # what steps gave, as long as it is still on the devices
         self._train_function = None
+
+    def logs(self) -> dict[str, float]:
+        """Loss of the epoch so far, and the objective's numbers."""
+        totals = self.totals
+        known = dict.fromkeys(self.objective.sums, 0.0) | totals.sums | {"weight": totals.weight, "rows": totals.rows}
+        return {"loss": totals.mean_loss} | self.objective.logs(known)
 
     @property
     def current_rate(self) -> float:
@@ -142,7 +150,7 @@ class Trainer:
         Args:
             epochs: the work, in order.
             num_epochs: for callbacks that show it.
-            callbacks: Keras callbacks; `logs` of an epoch hold loss, accuracy, learning_rate and what `validate` gave.
+            callbacks: Keras callbacks; `logs` of an epoch hold those of the trainer and what `validate` gave.
             validate: called after each epoch; its numbers get the prefix `val_`.
 
         Raises:
@@ -178,18 +186,20 @@ class Trainer:
             self.wait_s += time.perf_counter() - started
             arguments = (batch, tf.constant(self.current_rate, tf.float32), tf.constant(self.step, tf.int32))
             if self._train_function is None:
-                self._train_function = compiled(self._train_on_replicas, self.strategy, *arguments)
+                self._train_function = compiled(
+                    self._train_on_replicas, self.strategy, self.objective.ragged, *arguments
+                )
             self._pending.append(self._train_function(*arguments))
             self.step += 1
             self.epoch_step = number + 1
             if len(self._pending) == FETCH_EVERY or number + 1 == epoch.num_steps:
                 self.flush()
-            hooks.on_train_batch_end(number, self.totals.logs(self.task))
+            hooks.on_train_batch_end(number, self.logs())
             if self.model.stop_training:
                 break
         self.flush()
         last_rate = self.learning_rate(max(self.step - 1, 0)) * self.rate_factor
-        return self.totals.logs(self.task) | {"learning_rate": last_rate}
+        return self.logs() | {"learning_rate": last_rate}
 
     def flush(self) -> None:
         """Adds what the last steps gave to the totals.
@@ -199,7 +209,9 @@ class Trainer:
         """
         pending, self._pending = self._pending, []
         for number, result in enumerate(pending, self.step - len(pending) + 1):
-            loss, weight, correct, rows, tokens, cells, norm = self._one(result).numpy().tolist()
+            *values, norm = self._one(result).numpy().tolist()
+            numbers, sums = dict(zip(_COUNTED, values, strict=False)), values[len(_COUNTED) :]
+            loss, weight = numbers["loss"], numbers["weight"]
             # with float16 the loss scale may be too large for a step, but not for one step after the other
             skipped = self.optimizer.loss_scaling and not np.isfinite(norm) and self._skipped < MOST_SKIPPED
             self._skipped = self._skipped + 1 if skipped else 0
@@ -208,13 +220,7 @@ class Trainer:
                     f"The loss and its gradient must be finite. Received: loss {loss / max(weight, 1e-9):g}, gradient "
                     f"norm {norm:g} at step {number}. {_REMEDY}"
                 )
-            self.totals.loss += loss
-            self.totals.weight += weight
-            self.totals.correct += correct
-            self.totals.rows += rows
-            self.totals.tokens += tokens
-            self.totals.cells += cells
-            self.totals.steps += 1
+            self.totals.add(numbers, dict(zip(self.objective.sums, sums, strict=True)))
             self.totals.gradient_norm = norm
 
     def _one(self, value):
@@ -229,11 +235,10 @@ class Trainer:
     def _replica_step(self, batch, learning_rate, step):
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
-        weights = batch["weights"]
-        rows = tf.shape(weights)[0]
-        total_weight = tf.maximum(all_sum(tf.reduce_sum(weights)), 1e-9)
+        rows = tf.shape(batch["weights"])[0]
+        total_weight = tf.maximum(all_sum(self.objective.weight(batch)), 1e-9)
         summed = None
-        sums = tf.zeros(2)
+        sums = tf.zeros(1 + len(self.objective.sums))
         for k in range(self.accumulate):
             part = slice(rows * k // self.accumulate, rows * (k + 1) // self.accumulate)
             micro = {name: values[part] for name, values in batch.items()}
@@ -242,51 +247,26 @@ class Trainer:
             summed = gradients if summed is None else [a + b for a, b in zip(summed, gradients, strict=True)]
             sums += more
         norm = self.optimizer.apply(all_sum(summed), learning_rate)
-        real = tf.cast(weights > 0, tf.float32)
+        real = tf.cast(batch["weights"] > 0, tf.float32)
         mask = tf.cast(batch.get("padding_mask", tf.zeros((rows, 0))), tf.float32)
         counts = [tf.reduce_sum(real), tf.reduce_sum(mask * real[:, None]), tf.cast(tf.size(mask), tf.float32)]
-        loss, correct = tf.unstack(sums)
-        totals = all_sum(tf.stack([loss, correct, *counts]))
-        loss, correct, num_rows, tokens, cells = tf.unstack(totals)
-        if self.loss.rows is None:  # the loss of a batch is the same on every replica: weigh it like the rows' mean
-            loss = loss / replicas * total_weight
-        return tf.stack([loss, total_weight, correct, num_rows, tokens, cells, norm])
+        totals = all_sum(tf.concat([sums, counts], 0))
+        loss, own, counts = tf.split(totals, [1, len(self.objective.sums), 3])
+        return tf.concat([loss, total_weight[None], counts, own, norm[None]], 0)
 
     def _micro_step(self, batch, total_weight, seed):
-        """Dense gradients of this replica's share of the global loss, and sums of (weighted loss, correct rows)."""
-        labels, weights = batch["labels"], batch["weights"]
+        """Dense gradients of this replica's share of the global loss, and the sums of loss and objective."""
         with tf.GradientTape() as tape:
-            if FEATURES in batch:
-                features = batch[FEATURES]
-            else:
-                inputs = {name: batch[name] for name in INPUTS}
-                features = self.model.features(inputs, training=not self.frozen_encoder, seed=seed)
-            if self.frozen_encoder:
-                features = tf.stop_gradient(features)
-            logits = self.model.logits(features, training=True, seed=seed)
-            if self.loss.rows is None:
-                loss_sum = losses.dmi_loss(labels, logits, weights, all_sum)
-                objective = loss_sum
-            else:
-                loss_sum = tf.reduce_sum(weights * self.loss.rows(labels, logits))
-                objective = loss_sum / total_weight
-            objective = self.optimizer.scale_loss(objective)
-        gradients = tape.gradient(objective, self.optimizer.trained)
+            share, loss_sum, sums = self.objective(batch, total_weight, seed)
+            share = self.optimizer.scale_loss(share)
+        gradients = tape.gradient(share, self.optimizer.trained)
         missing = [v.name for v, g in zip(self.optimizer.trained, gradients, strict=True) if g is None]
         if missing:
             raise ValueError(f"Every trained variable must take part in the loss. Received: {missing} do not.")
-        correct = tf.reduce_sum(tf.cast(weights > 0, tf.float32) * self._correct(labels, logits))
-        return [tf.convert_to_tensor(g) for g in gradients], tf.stack([loss_sum, correct])
-
-    def _correct(self, labels, logits):
-        if self.task == "classify":
-            return tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
-        if self.task == "multilabel":
-            return tf.reduce_mean(tf.cast(tf.equal(logits > 0, labels > 0.5), tf.float32), -1)
-        return tf.zeros_like(labels)
+        return [tf.convert_to_tensor(g) for g in gradients], tf.concat([loss_sum[None], sums], 0)
 
 
-def _check_scope(strategy: tf.distribute.Strategy, model: Classifier, optimizer: Optimizer) -> None:
+def _check_scope(strategy: tf.distribute.Strategy, model: keras.Model, optimizer: Optimizer) -> None:
     """Refuses variables without a copy a replica: each replica would update the one there is."""
     if strategy.num_replicas_in_sync == 1:
         return
@@ -298,13 +278,14 @@ def _check_scope(strategy: tf.distribute.Strategy, model: Classifier, optimizer:
             )
 
 
-def compiled(function: Callable, strategy: tf.distribute.Strategy, batch: dict, *rest):
+def compiled(function: Callable, strategy: tf.distribute.Strategy, ragged: Sequence[str], batch: dict, *rest):
     """`function` as one graph for batches of any number of rows and any length: it is traced once.
 
     Args:
         function: of a batch on the replicas, and of `rest`.
         strategy: whose replicas hold the batch.
-        batch: an example; its first dimension, and the second one of the model's inputs, are left open.
+        ragged: names of the arrays whose second dimension is left open.
+        batch: an example; the first dimension is left open.
         rest: examples of the other arguments, of fixed shape.
     """
 
@@ -313,7 +294,7 @@ def compiled(function: Callable, strategy: tf.distribute.Strategy, batch: dict, 
         larger = {}
         for name, values in parts.items():
             value = tf.repeat(values[context.replica_id_in_sync_group], 2, axis=0)
-            larger[name] = tf.repeat(value, 2, axis=1) if name in INPUTS else value
+            larger[name] = tf.repeat(value, 2, axis=1) if name in ragged else value
         return larger
 
     other = strategy.experimental_distribute_values_from_function(doubled)
@@ -323,14 +304,6 @@ def compiled(function: Callable, strategy: tf.distribute.Strategy, batch: dict, 
     }
     specs = [tf.type_spec_from_value(value) for value in rest]
     return tf.function(function, input_signature=[signature, *specs], autograph=False)
-
-
-def all_sum(value):
-    """Sum over the replicas, of a tensor or a list of tensors; in replica context."""
-    context = tf.distribute.get_replica_context()
-    if context.num_replicas_in_sync == 1:
-        return value
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
 class Scorer:
@@ -362,6 +335,6 @@ class Scorer:
             return self.strategy.run(lambda y: function(y.get(FEATURES, y), training=False), args=(x,))
 
         if name not in self._functions:
-            self._functions[name] = compiled(on_replicas, self.strategy, inputs)
+            self._functions[name] = compiled(on_replicas, self.strategy, INPUTS, inputs)
         parts = self.strategy.experimental_local_results(self._functions[name](inputs))
         return np.concatenate([part.numpy() for part in parts])

@@ -204,16 +204,17 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 @pytest.mark.usefixtures("eagerly")
 def test_sigterm_in_an_epoch(data: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Case 117: exit code 143, no finished run, the thread that reads ahead is gone and the folder is free."""
+    from tfbert import training
     from tfbert.recipes import classify
     from tfbert.run_folder import RunFolder
 
-    class Stopped(classify.StepProgress):
+    class Stopped(training.StepProgress):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             super().on_train_batch_end(batch, logs)
             if batch == 2:
                 signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(classify, "StepProgress", Stopped)
+    monkeypatch.setattr(training, "StepProgress", Stopped)
     run = train(data, tmp_path / "run", "--epochs", "3", init=small, code=143)
     assert not (run.folder / "finished").exists()
     assert "read-ahead" not in {thread.name for thread in threading.enumerate()}
@@ -241,7 +242,7 @@ def test_a_second_run_in_the_folder_is_refused(data: Path, small: Path, tmp_path
 
     folder = RunFolder(tmp_path / "run")
     words = ["--data", str(data), "--init", str(small), "--run_dir", str(folder.path)]
-    with folder.held(ClassifyConfig(str(data), str(small), str(folder.path))):
+    with folder.held(ClassifyConfig(data=str(data), init=str(small), run_dir=str(folder.path))):
         command = [sys.executable, "train.py", "classify", *words]
         second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (second.returncode, second.stdout) == (2, "")
@@ -277,6 +278,7 @@ def test_other_files_in_the_run_folder_do_no_harm(data: Path, small: Path, tmp_p
 @pytest.mark.usefixtures("eagerly")
 def test_every_row_once_an_epoch(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch):
     """Cases 051 to 053, 057, 058 and 060: few rows, a large window, more steps than rows a replica."""
+    from tfbert import training
     from tfbert.data.feed import place  # noqa: F401 - TensorFlow is there
     from tfbert.recipes import classify
 
@@ -291,7 +293,7 @@ def test_every_row_once_an_epoch(tmp_path: Path, small: Path, monkeypatch: pytes
         ids = rows_of(strategy, batch, "token_ids")[real]
         return [tuple(row[row > 0].tolist()) for row in ids], rows_of(strategy, batch, "labels")[real].tolist()
 
-    class Recording(classify.Trainer):
+    class Recording(training.Trainer):
         def fit(self, epochs: Any, *arguments: Any) -> None:
             def recorded(number: int, batches: Any) -> Iterator[Any]:
                 for batch in batches:
@@ -305,7 +307,7 @@ def test_every_row_once_an_epoch(tmp_path: Path, small: Path, monkeypatch: pytes
             validated.append(real_rows(self.strategy, batch)[0])
             return super().logits(batch)
 
-    monkeypatch.setattr(classify, "Trainer", Recording)
+    monkeypatch.setattr(training, "Trainer", Recording)
     monkeypatch.setattr(classify, "Scorer", RecordingScorer)
     rows = "".join(f"{'x' * (i % 5)} {i:03}\t{NAMES[i % 3]}\n" for i in range(25))
     words = ["--text", "0", "--label", "1", "--max_len", "16"]

@@ -31,10 +31,11 @@ from tfbert.data.feed import FeedSettings, make_batch, place, plan_batches
 from tfbert.data.plan import EpochPlan
 from tfbert.losses import make_loss
 from tfbert.model.checkpoint import save_weights
+from tfbert.objectives.classification import Classification
 from tfbert.optim import make_optimizer
 from tfbert.report import ClassifyScores
-from tfbert.strategy import log_devices, make_strategy
-from tfbert.trainer import Scorer, Trainer, all_sum
+from tfbert.strategy import all_sum, log_devices, make_strategy
+from tfbert.trainer import Scorer, Trainer
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 ROOT = Path(__file__).parents[2]
@@ -359,8 +360,9 @@ def test_models_and_optimizers_of_another_scope_are_refused_at_once() -> None:
     _, outside = make_model("cpu:1")
     with two.scope():
         optimizer = make_optimizer("sgd", model.trainable_variables)
+    objective = Classification(model, make_loss("ce"))
     with pytest.raises(ValueError, match=r"must be made inside strategy\.scope\(\)"):
-        Trainer(outside, make_loss("ce"), optimizer, two, lambda step: 0.1)
+        Trainer(Classification(outside, make_loss("ce")), optimizer, two, lambda step: 0.1)
     with pytest.raises(ValueError, match=r"must be made inside strategy\.scope\(\)"):
-        Trainer(model, make_loss("ce"), make_optimizer("adamw", model.trainable_variables), two, lambda step: 0.1)
-    Trainer(model, make_loss("ce"), optimizer, two, lambda step: 0.1)
+        Trainer(objective, make_optimizer("adamw", model.trainable_variables), two, lambda step: 0.1)
+    Trainer(objective, optimizer, two, lambda step: 0.1)

@@ -83,16 +83,17 @@ class Watch:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    from tfbert import training
     from tfbert.recipes import classify
 
     seen = Watch()
 
-    class Progress(classify.StepProgress):
+    class Progress(training.StepProgress):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             super().on_train_batch_end(batch, logs)
             seen.came("step")
 
-    class Log(classify.RunLog):
+    class Log(training.RunLog):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             super().on_epoch_end(epoch, logs)
             seen.came("logged")
@@ -107,7 +108,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
             seen.came("validation")
             return super().logits(batch)
 
-    class Trainer(classify.Trainer):
+    class Trainer(training.Trainer):
         def fit(self, epochs: Any, *arguments: Any) -> None:
             def recorded(batches: Any) -> Iterator[Any]:
                 for batch in batches:
@@ -119,12 +120,13 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
                     yield batch
 
             super().fit(
-                (classify.Epoch(e.number, recorded(e.batches), e.num_steps, e.first_step) for e in epochs), *arguments
+                (training.Epoch(e.number, recorded(e.batches), e.num_steps, e.first_step) for e in epochs), *arguments
             )
 
-    for one in (Log, Best, Scorer, Trainer):
-        monkeypatch.setattr(classify, {"Log": "RunLog", "Best": "BestWeights"}.get(one.__name__, one.__name__), one)
-    monkeypatch.setattr(classify, "StepProgress", Progress)
+    for name, one in {"RunLog": Log, "Trainer": Trainer, "StepProgress": Progress}.items():
+        monkeypatch.setattr(training, name, one)
+    for name, other in {"BestWeights": Best, "Scorer": Scorer}.items():
+        monkeypatch.setattr(classify, name, other)
     return seen
 
 

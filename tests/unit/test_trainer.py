@@ -102,7 +102,7 @@ def test_a_gradient_that_is_not_finite_in_the_last_step_ends_the_run(store: RowS
     """The loss still is, and the weights are spoilt; under loss scaling the step is skipped instead."""
 
     def spoil(trainer: Trainer) -> None:
-        rows = trainer.loss.rows
+        rows = trainer.objective.loss.rows
         assert rows is not None
 
         def broken(labels: Any, logits: Any) -> Any:
@@ -110,7 +110,7 @@ def test_a_gradient_that_is_not_finite_in_the_last_step_ends_the_run(store: RowS
                 return rows(labels, logits)
             return rows(labels, logits) + tf.sqrt(tf.reduce_sum(logits, -1) * 0.0)  # 0, with an infinite derivative
 
-        trainer.loss = Loss("broken", broken)
+        trainer.objective.loss = Loss("broken", broken)
 
     settings: dict[str, Any] = {"batch": 2, "prepare": spoil, "optimizer_settings": {"loss_scaling": scaling}}
     if scaling:

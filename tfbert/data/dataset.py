@@ -1,7 +1,10 @@
 """A data-set folder, or a bare JSON-lines file, as training takes it."""
 
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -92,3 +95,21 @@ class DataSet:
             return list(load_label_map(names).names)
         train.check_labels(MAX_BARE_CLASSES)
         return [str(i) for i in range(int(np.max(train.labels, initial=-1)) + 1)]
+
+    def mark(self, stores: Mapping[str, RowStore]) -> dict[str, Any]:
+        """What the data are known by: checksums of the parts; of bare files size, and lengths and labels of the rows.
+
+        Args:
+            stores: of the parts that count.
+        """
+        if self.manifest is not None:
+            return {name: part.checksum for name, part in self.manifest.parts.items()}
+        return {name: _mark(store) for name, store in stores.items()}
+
+
+def _mark(store: RowStore) -> list[int]:
+    return [
+        store.path.stat().st_size,
+        zlib.crc32(store.lengths.tobytes()),
+        zlib.crc32(store.labels.tobytes()),
+    ]

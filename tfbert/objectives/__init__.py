@@ -1,0 +1,1 @@
+"""What a training step minimises: one class a file."""

@@ -1,0 +1,61 @@
+"""The loss of a classifier: one class, several labels, or a number a row."""
+
+import tensorflow as tf
+
+from tfbert import losses
+from tfbert.losses import Loss
+from tfbert.model.encoder import INPUTS
+from tfbert.model.heads import Classifier
+from tfbert.objectives.base import Objective
+from tfbert.strategy import all_sum
+
+FEATURES = "features"  # key of a batch that holds what a frozen encoder gave, in place of token ids
+
+
+class Classification(Objective):
+    """A loss on the logits of a classifier.
+
+    Args:
+        model: the classifier.
+        loss: of a row, or of the whole batch (DMI).
+        task: classify, multilabel or regression.
+        frozen_encoder: the encoder runs without dropout and gets no gradient.
+    """
+
+    def __init__(self, model: Classifier, loss: Loss, task: str = "classify", frozen_encoder: bool = False):
+        self.model, self.loss, self.task, self.frozen_encoder = model, loss, task, frozen_encoder
+        self.sums = () if task == "regression" else ("correct",)
+
+    def __call__(self, batch, total_weight, seed):
+        """As the base; `correct` counts rows of weight above 0."""
+        labels, weights = batch["labels"], batch["weights"]
+        logits = self._logits(batch, seed)
+        if self.loss.rows is None:
+            share = losses.dmi_loss(labels, logits, weights, all_sum)
+            # the same on every replica: weigh it like the rows' mean
+            loss_sum = share / tf.distribute.get_replica_context().num_replicas_in_sync * total_weight
+        else:
+            loss_sum = tf.reduce_sum(weights * self.loss.rows(labels, logits))
+            share = loss_sum / total_weight
+        if not self.sums:
+            return share, loss_sum, tf.zeros(0)
+        correct = tf.reduce_sum(tf.cast(weights > 0, tf.float32) * self._correct(labels, logits))
+        return share, loss_sum, correct[None]
+
+    def _logits(self, batch, seed):
+        if FEATURES in batch:
+            features = batch[FEATURES]
+        else:
+            inputs = {name: batch[name] for name in INPUTS}
+            features = self.model.features(inputs, training=not self.frozen_encoder, seed=seed)
+        if self.frozen_encoder:
+            features = tf.stop_gradient(features)
+        return self.model.logits(features, training=True, seed=seed)
+
+    def _correct(self, labels, logits):
+        if self.task == "classify":
+            return tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
+        return tf.reduce_mean(tf.cast(tf.equal(logits > 0, labels > 0.5), tf.float32), -1)
+
+    def logs(self, totals):
+        return {"accuracy": totals["correct"] / max(totals["rows"], 1e-9)} if self.sums else {}

@@ -1,0 +1,155 @@
+"""Settings that several recipes share, and the checks of their values."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tfbert.errors import ConfigError
+from tfbert.optim import OPTIMIZERS
+from tfbert.strategy import PRECISIONS, Devices
+
+SCHEDULES = ("linear", "constant", "plateau")
+_MAX_SEED = 2**31 - 1
+Range = tuple[float, bool, float, bool]  # lowest and highest number, each with whether it is allowed
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuses a word that is not among `choices`."""
+    if value not in choices:
+        raise ConfigError(f"--{name} is one of {', '.join(choices)}. Received: {value!r}.")
+
+
+def check_least(name: str, value: float, minimum: float) -> None:
+    """Refuses a number below `minimum`."""
+    if value < minimum:
+        raise ConfigError(f"--{name} must be at least {minimum}. Received: {value}.")
+
+
+def check_range(name: str, value: float, low: float, with_low: bool, high: float, with_high: bool) -> None:
+    """Refuses a number that is not between `low` and `high`, or not finite."""
+    if not (low < value < high or (with_low and value == low) or (with_high and value == high)):  # NaN is neither
+        words = f"{'at least' if with_low else 'above'} {low:g}"
+        words += f" and {'at most' if with_high else 'below'} {high:g}" if high < math.inf else ""
+        raise ConfigError(f"--{name} must be {words}. Received: {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What every training run has. A recipe adds its own settings, and their limits to the class variables."""
+
+    data: str
+    """Data-set folder, or a JSON-lines file of token ids."""
+    run_dir: str
+    """Folder to write the run to."""
+    optimizer: str = "adamw"
+    """adamw or sgd."""
+    weight_decay: float = 0.01
+    """Decoupled decay of kernels and embeddings (not of biases and norms)."""
+    clip_norm: float = 1.0
+    """Largest norm of the global gradient; 0 for no clipping."""
+    shuffle_window: int = 300_000
+    """Rows that are shuffled and sorted by length together."""
+    length_multiple: int = 1
+    """Batches are padded to multiples of this."""
+    pad_to_max: bool = False
+    """Pad every batch to max_len (fixed shapes)."""
+    save_minutes: float = 10.0
+    """Minutes between two saves of the whole state; 0 saves at the ends of epochs and on signals alone."""
+    save_steps: int = 0
+    """Steps between two saves of the whole state; 0 for none."""
+    mixed_precision: str = "none"
+    """none, bfloat16 or float16."""
+    devices: str = "auto"
+    """auto (all GPUs, else the CPU), cpu:N (N logical devices) or gpu:N."""
+    seed: int = 0
+    """Seed of weights, order and dropout."""
+
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {"optimizer": OPTIMIZERS, "mixed_precision": PRECISIONS}
+    least: ClassVar[Mapping[str, float]] = {"seed": 0, "shuffle_window": 1, "length_multiple": 1, "save_steps": 0}
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "weight_decay": (0, True, math.inf, False),
+        "clip_norm": (0, True, math.inf, False),
+        "save_minutes": (0, True, math.inf, False),
+    }
+
+    def __post_init__(self) -> None:
+        for name, choices in self._limits("choices").items():
+            if getattr(self, name) is not None:
+                check_choice(name, getattr(self, name), choices)
+        for name, minimum in self._limits("least").items():
+            if getattr(self, name) is not None:
+                check_least(name, getattr(self, name), minimum)
+        for name, limits in self._limits("ranges").items():
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), *limits)
+        if self.seed > _MAX_SEED:
+            raise ConfigError(f"--seed must be at most {_MAX_SEED}. Received: {self.seed}.")
+        Devices.parse(self.devices)
+        self.check_together()
+
+    def _limits(self, kind: str) -> dict[str, Any]:
+        """Those of the class and of the ones that it builds on."""
+        limits: dict[str, Any] = {}
+        for owner in reversed(type(self).__mro__):
+            limits |= vars(owner).get(kind, {})
+        return limits
+
+    def check_together(self) -> None:
+        """Refuses settings that cannot work with each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochSettings(RunSettings):
+    """Training for a number of epochs from given weights, with validation after each."""
+
+    init: str
+    """Where training starts: Google checkpoint, Hugging Face folder, run folder, or a config .json (random weights)."""
+    epochs: int = 3
+    """Epochs in which everything is trained."""
+    learning_rate: float = 2e-5
+    """Highest learning rate of these epochs."""
+    schedule: str = "linear"
+    """linear (rise, then fall to 0), constant, plateau (constant, lowered when --monitor does not improve)."""
+    warmup: float = 0.06
+    """Share of a stage's steps in which the learning rate rises."""
+    plateau_factor: float = 0.5
+    """What the plateau schedule multiplies the learning rate with."""
+    plateau_patience: int = 1
+    """Epochs without improvement before it does."""
+    global_batch_size: int = 32
+    """Rows a step over all devices."""
+    batch_tokens: int | None = None
+    """Cut batches so that rows x padded length is at most this; --global_batch_size is then the most rows."""
+    accumulate: int = 1
+    """Micro-batches a step; the global batch stays the same."""
+    monitor: str | None = None
+    """Number that decides which weights are best and when to stop. Default: val_loss where there is a val part."""
+    mode: str | None = None
+    """Which way --monitor gets better: min or max; needed where it is not a loss."""
+    patience: int = 0
+    """Stop after this many epochs without improvement; 0 never stops early."""
+
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {"schedule": SCHEDULES, "mode": ("min", "max")}
+    least: ClassVar[Mapping[str, float]] = {
+        "epochs": 0,
+        "patience": 0,
+        "plateau_patience": 1,
+        "global_batch_size": 1,
+        "accumulate": 1,
+        "batch_tokens": 1,
+    }
+    ranges: ClassVar[Mapping[str, Range]] = {
+        "learning_rate": (0, False, math.inf, False),
+        "plateau_factor": (0, False, 1, False),
+        "warmup": (0, True, 1, True),
+    }
+
+    def check_together(self) -> None:
+        """As the base."""
+        super().check_together()
+        if self.schedule == "plateau" and 0 < self.patience <= self.plateau_patience:
+            raise ConfigError(
+                "--patience must be above --plateau_patience, or the rate is never lowered. "
+                f"Received: {self.patience} and {self.plateau_patience}."
+            )

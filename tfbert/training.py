@@ -1,0 +1,281 @@
+"""What every recipe does alike: take a run folder, go through the stages, save, resume."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfbert import report
+from tfbert.callbacks.best import BestWeights
+from tfbert.callbacks.early_stop import EarlyStop
+from tfbert.callbacks.plateau import Plateau
+from tfbert.callbacks.run_log import RunLog
+from tfbert.callbacks.save_state import SaveState, StopSignals
+from tfbert.callbacks.step_progress import StepProgress
+from tfbert.data.batch import Batch
+from tfbert.data.feed import distribute
+from tfbert.data.plan import EpochPlan
+from tfbert.data.store import RowStore
+from tfbert.errors import ConfigError
+from tfbert.model.checkpoint import load_weights
+from tfbert.objectives.base import Objective
+from tfbert.optim import Schedule, make_optimizer, schedule
+from tfbert.progress import logger
+from tfbert.run_folder import RunFolder
+from tfbert.settings import EpochSettings, RunSettings
+from tfbert.state import Arrays, read_state
+from tfbert.trainer import Epoch, Trainer
+from tfbert.validation import Validation
+
+State = tuple[Arrays, dict[str, Any]]
+BatchesOfEpoch = Callable[[EpochPlan, int], Iterator[Batch]]  # global batches of an epoch, from a batch on
+S = TypeVar("S", bound=RunSettings)
+J = TypeVar("J")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of epochs with one set of trained variables."""
+
+    name: str
+    first_epoch: int
+    num_epochs: int
+    learning_rate: float
+    frozen: bool = False
+
+    @property
+    def epochs(self) -> range:
+        return range(self.first_epoch, self.first_epoch + self.num_epochs)
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the stages of one run share.
+
+    Args:
+        settings: of the run.
+        folder: where it is kept.
+        strategy: whose replicas share the work.
+        stop: the signals.
+        data: what the data are known by; a run goes on with the same alone.
+        num_epochs: of all stages.
+        best: keeps the best weights.
+        validation: scores the val part, or None.
+        train_names, val_names: numbers of the log.
+    """
+
+    settings: EpochSettings
+    folder: RunFolder
+    strategy: tf.distribute.Strategy
+    stop: StopSignals
+    data: Mapping[str, Any]
+    num_epochs: int
+    best: BestWeights
+    validation: Validation | None
+    train_names: Sequence[str]
+    val_names: Sequence[str]
+
+
+def run_in_folder(settings: S, prepare: Callable[[S, RunFolder], J], train: Callable[[J, StopSignals], None]) -> None:
+    """Trains what is left to train in the folder of the settings, while no other process may.
+
+    Args:
+        settings: of the run.
+        prepare: makes the job, before the folder is touched.
+        train: does it.
+
+    Raises:
+        ConfigError: the folder is in use, or holds something else.
+    """
+    folder = RunFolder(Path(settings.run_dir))
+    if folder.finished:
+        folder.check_same(settings)
+        if not folder.is_extended_by(settings):
+            logger.info("%s is already complete; nothing to do. Choose another --run_dir to train again.", folder.path)
+            return
+        if not folder.state.is_dir():
+            raise ConfigError(
+                f"A complete run goes on from its last state. Received: {folder.path} without {folder.state.name}/. "
+                "Start another run from its best weights (--init RUN)."
+            )
+        logger.info("%s is complete; going on with more epochs", folder.path)
+    folder.check_free(settings)
+    job = prepare(settings, folder)
+    with folder.held(settings), StopSignals() as stop:
+        train(job, stop)
+
+
+def train_stages(session: Session, stages: Sequence[Stage], train: Callable[[Stage, State | None], None]) -> None:
+    """Runs the stages that are left, then puts the best weights into the model and writes the report.
+
+    Args:
+        session: of the run.
+        stages: in order; those without epochs are passed over.
+        train: a stage, with the state to take up or None.
+
+    Raises:
+        ConfigError: the data are not those that the run began with.
+    """
+    state = read_state(session.folder.state)
+    left = [stage for stage in stages if stage.num_epochs]
+    if state is not None:
+        if state[1]["data"] != session.data:
+            raise ConfigError(
+                f"A run goes on with the data that it began with. Received: {session.settings.data}, changed since. "
+                "Choose another --run_dir."
+            )
+        left = left[[stage.name for stage in left].index(state[1]["stage"]) :]
+    for stage in left:
+        train(stage, state)
+        state = None
+    best = session.best
+    load_weights(best.model, session.folder.weights)
+    if session.validation is not None:
+        session.validation()
+        report.write_report(session.folder.path / "report", session.validation.scores.result())
+    # a run stopped as a frozen stage ended left them
+    shutil.rmtree(session.folder.path / "features", ignore_errors=True)
+    session.folder.finish()
+    chosen = f"epoch {best.best_epoch + 1}" if best.best_epoch is not None else "no epoch"
+    logger.info("done: weights of %s in %s", chosen, session.folder.weights)
+
+
+def train_stage(
+    session: Session,
+    stage: Stage,
+    objective: Objective,
+    trained: Sequence[Any],
+    rows: RowStore,
+    open_batches: Callable[[], AbstractContextManager[BatchesOfEpoch]],
+    state: State | None,
+) -> None:
+    """Trains a stage, from its beginning or from a state.
+
+    Args:
+        session: of the run.
+        stage: which epochs, at which rate.
+        objective: what is minimised.
+        trained: Keras variables that are updated.
+        rows: to train on.
+        open_batches: gives what makes the global batches of an epoch; entered once, if anything is left to train.
+        state: to take up, or None.
+    """
+    settings, strategy = session.settings, session.strategy
+    plans = [_plan(settings, rows, epoch) for epoch in stage.epochs]
+    total_steps = sum(plan.num_batches for plan in plans)
+    logger.info(
+        "stage %s: %d epochs, %d steps, %s of %s weights trained",
+        stage.name,
+        stage.num_epochs,
+        total_steps,
+        f"{_count(trained):,}",
+        f"{_count(objective.model.variables):,}",
+    )
+    with strategy.scope():
+        optimizer = make_optimizer(
+            settings.optimizer,
+            trained,
+            weight_decay=settings.weight_decay,
+            clip_norm=settings.clip_norm or None,
+            loss_scaling=settings.mixed_precision == "float16",
+        )
+    trainer = Trainer(
+        objective,
+        optimizer,
+        strategy,
+        _rate(settings, stage, total_steps),
+        accumulate=settings.accumulate,
+        seed=settings.seed,
+    )
+    saver, callbacks = _callbacks(session, stage, trainer, {plan.epoch: plan.num_batches for plan in plans})
+    starts = dict.fromkeys(stage.epochs, 0)  # first step of every epoch that is left
+    if state is not None:
+        if _take_up(state, stage, saver, strategy):
+            return
+        starts = {epoch: 0 for epoch in starts if epoch >= trainer.epoch}
+        starts[trainer.epoch] = trainer.epoch_step
+    left = [plan for plan in plans if plan.epoch in starts]
+
+    with open_batches() as batches_of:
+
+        def global_batches() -> Iterator[Batch]:
+            for plan in left:
+                yield from batches_of(plan, starts[plan.epoch])
+
+        with distribute(global_batches(), strategy) as batches:
+            epochs = (Epoch(plan.epoch, batches, plan.num_batches, starts[plan.epoch]) for plan in left)
+            trainer.fit(epochs, session.num_epochs, callbacks, session.validation)
+
+
+def _rate(settings: EpochSettings, stage: Stage, total_steps: int) -> Schedule:
+    kind = "constant" if settings.schedule == "plateau" else settings.schedule
+    return schedule(kind, stage.learning_rate, int(settings.warmup * total_steps), total_steps)
+
+
+def _plan(settings: EpochSettings, store: RowStore, epoch: int) -> EpochPlan:
+    return EpochPlan(
+        store.lengths,
+        settings.global_batch_size,
+        window=settings.shuffle_window,
+        seed=settings.seed,
+        epoch=epoch,
+        length_multiple=settings.length_multiple,
+        batch_tokens=settings.batch_tokens,
+    )
+
+
+def _take_up(state: State, stage: Stage, saver: SaveState, strategy: tf.distribute.Strategy) -> bool:
+    """Restores a saved state; tells whether the stage was already over."""
+    arrays, values = state
+    with strategy.scope():
+        saver.restore(arrays, values)
+    position = values["position"]
+    if values["stopped"]:
+        logger.info("stage %s: --patience had stopped it after epoch %d", stage.name, position["epoch"])
+        return True
+    if position["epoch"] not in stage.epochs:
+        logger.info("stage %s was complete", stage.name)
+        return True
+    epoch, step = position["epoch"] + 1, position["epoch_step"]
+    logger.info("going on with stage %s at epoch %d, step %d", stage.name, epoch, step)
+    return False
+
+
+def _callbacks(
+    session: Session, stage: Stage, trainer: Trainer, steps: dict[int, int]
+) -> tuple[SaveState, list[keras.callbacks.Callback]]:
+    settings, best = session.settings, session.best
+    details = session.validation.details if session.validation else None
+    callbacks: list[keras.callbacks.Callback] = [
+        StepProgress(trainer, steps, session.num_epochs),
+        RunLog(session.folder.path, stage.name, session.train_names, session.val_names, details),
+    ]
+    remembering: dict[str, keras.callbacks.Callback] = {"best": best}
+    if settings.schedule == "plateau" and best.monitor:
+        remembering["plateau"] = Plateau(
+            trainer, best.monitor, best.mode, settings.plateau_patience, settings.plateau_factor
+        )
+    if settings.patience and best.monitor:
+        remembering["early_stop"] = EarlyStop(best.monitor, best.mode, settings.patience)
+    saver = SaveState(
+        session.folder.state,
+        trainer,
+        stage.name,
+        remembering,
+        steps,
+        session.stop,
+        every_minutes=settings.save_minutes,
+        every_steps=settings.save_steps,
+        data=dict(session.data),
+    )
+    return saver, [*callbacks, *remembering.values(), saver]
+
+
+def _count(variables: Sequence[Any]) -> int:
+    return int(sum(np.prod(v.shape) for v in variables))
