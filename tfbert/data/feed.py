@@ -83,11 +83,12 @@ def _batch_of(columns: RowColumns, place: Callable[[int], str], settings: FeedSe
 
 def _check_ids(ids: np.ndarray, size: int | None, what: str, name: str, place: Callable[[int], str]) -> None:
     """On a GPU an id without a row in the table would silently read as zeros."""
-    if size is not None and ids.max() >= size:
-        row = int(np.flatnonzero((ids >= size).any(axis=1))[0])
+    unsigned = ids.view(np.uint32)  # a negative one is a large one
+    if size is not None and unsigned.max() >= size:
+        row = int(np.flatnonzero((unsigned >= size).any(axis=1))[0])
         raise DataError(
-            f"{place(row)}: a {what} must be below the model's {name}, {size}. Received: {ids[row].max()}. Encode the "
-            "text with the vocab.txt that belongs to the checkpoint."
+            f"{place(row)}: a {what} must be below the model's {name}, {size}. Received: "
+            f"{ids[row][unsigned[row] >= size][0]}. Encode the text with the vocab.txt that belongs to the checkpoint."
         )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -200,13 +201,23 @@ def _open_bytes(path: Path | str, compressed: bool) -> io.BufferedIOBase:
         return Path(path).open("rb")
     if Path(path).suffix.lower() == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
+    pyarrow = import_pyarrow(f"{path}: reading .zst")
+    return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(Path(path).open("rb")), "zstd"), _BLOCK)
+
+
+def import_pyarrow(purpose: str) -> Any:
+    """The package, loaded where it is used: it takes a while.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
     try:
-        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow
     except ImportError as error:
         raise ConfigError(
-            f"{path}: reading .zst needs the package pyarrow. Received: it is not installed. Run `pip install pyarrow`."
+            f"{purpose} needs the package pyarrow. Received: it is not installed. Run `pip install pyarrow`."
         ) from error
-    return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.PythonFile(Path(path).open("rb")), "zstd"), _BLOCK)
+    return pyarrow
 
 
 def _reason(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from tfbert.data.record import Record
 from tfbert.data.rows import RowColumns
 from tfbert.errors import DataError
 
+SUFFIXES = {"jsonl": ".jsonl", "arrow": ".arrow"}  # by kind of store
 _CHECK_ROWS = 1 << 20  # rows looked at together
 
 RowNumbers = Sequence[int] | npt.NDArray[np.int64]
@@ -75,11 +76,15 @@ class RowStore(ABC):
 
 
 def open_store(path: Path | str) -> RowStore:
-    """The rows of a file. The index of a JSON-lines file is built and kept beside it where it is missing or older.
+    """The rows of a file: of an Arrow store where its name ends in `.arrow`, else of JSON lines.
+
+    The index is built and kept beside the file where it is missing or older.
 
     Raises:
         DataError: the file cannot be read, or is damaged.
     """
+    from tfbert.data.arrow_store import ArrowStore
     from tfbert.data.json_store import JsonStore
 
-    return JsonStore(Path(path))
+    path = Path(path)
+    return ArrowStore(path) if path.suffix == SUFFIXES["arrow"] else JsonStore(path)
