@@ -10,12 +10,11 @@ from pathlib import Path
 
 from preprocess.parts import PartFiles
 from tfbert.data.manifest import NAME as MANIFEST
-from tfbert.data.manifest import Manifest, file_checksum
+from tfbert.data.manifest import PARTS, Manifest, file_checksum
 from tfbert.data.output import sync
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import logger
 
-PARTS = ("train", "val", "test")
 PUBLISHED = (
     *(f"{part}{suffix}" for part in PARTS for suffix in (".jsonl", ".idx")), "labels.txt", "rejects.jsonl", "vocab.txt"
 )  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfbert.data.labels import load_label_map
 from tfbert.data.manifest import NAME as MANIFEST
-from tfbert.data.manifest import Manifest, file_checksum
+from tfbert.data.manifest import PARTS, Manifest, file_checksum
 from tfbert.data.store import RowStore, open_store
 from tfbert.errors import DataError
 
@@ -43,7 +43,7 @@ class DataSet:
             if (path.parent / MANIFEST).is_file():
                 raise DataError(f"--data names the folder of a data set. Received: {path}. Give {path.parent}.")
             return cls(path, {"train": path}, None)
-        files = {name: path / f"{name}.jsonl" for name in ("train", "val", "test")}
+        files = {name: path / f"{name}.jsonl" for name in PARTS}
         if (path / MANIFEST).is_file():
             manifest = Manifest.load(path / MANIFEST)
             parts = {name: files[name] for name in manifest.parts}
@@ -53,6 +53,7 @@ class DataSet:
             vocab = path / "vocab.txt"
             if not vocab.is_file() or file_checksum(vocab) != manifest.vocab_checksum:
                 raise DataError(f"{vocab}: the file is not the one of the manifest. Encode the data again.")
+            _check_label_file(path / "labels.txt", manifest)
             return cls(path, parts, manifest)
         if (path / "rejects.jsonl").exists():  # `preprocess encode` was stopped while it published
             raise DataError(f"{path}: the data set is not complete. Received: no {MANIFEST}. Encode the data again.")
@@ -76,11 +77,18 @@ class DataSet:
         """The rows of a part.
 
         Raises:
-            DataError: there is no such part.
+            DataError: there is no such part, or its index is not the one of the manifest.
         """
         if part not in self.parts:
             raise DataError(f"{self.path}: there is no part {part!r}. The parts are: {', '.join(self.parts)}.")
-        return open_store(self.parts[part])
+        store = open_store(self.parts[part])
+        if self.manifest is not None and len(store) != self.manifest.parts[part].rows:
+            store.close()
+            raise DataError(
+                f"{store.path}: the file has the rows of its manifest. Received: {len(store):,} rows, "
+                f"{self.manifest.parts[part].rows:,} in the manifest. Encode the data again."
+            )
+        return store
 
     def label_names(self, train: RowStore) -> list[str]:
         """Names in id order: of the manifest; for bare files of a labels.txt beside them, else the class ids met.
@@ -113,3 +121,12 @@ def _mark(store: RowStore) -> list[int]:
         zlib.crc32(store.lengths.tobytes()),
         zlib.crc32(store.labels.tobytes()),
     ]
+
+
+def _check_label_file(path: Path, manifest: Manifest) -> None:
+    """Names that somebody changed in one place alone must not be taken for those of the classes."""
+    wanted = "".join(f"{name}\n" for name in manifest.label_names).encode("utf-8")
+    if path.is_file() and path.read_bytes() != wanted:
+        raise DataError(
+            f"{path}: the file is not the one of the manifest. Encode the data again, with --labels for other names."
+        )

@@ -1,18 +1,50 @@
 """`manifest.json`: what a data set is and how it was made. Written last; no manifest, no data set."""
 
 import hashlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from tfbert.errors import DataError
+from tfbert.errors import ConfigError, DataError
 from tfbert.text.row_encoder import EncodingSettings
 
 FORMAT_VERSION = 1
 NAME = "manifest.json"
+PARTS = ("train", "val", "test")
 TASKS = ("classify", "multilabel", "regression")
+
+# What values of a manifest are: a type, {str: ...} for any names, [...] for any number, (..., ...) for a choice.
+_ROLES = {
+    **dict.fromkeys(("text", "text_b", "label", "type", "weight"), (str, None)), "keep": [str], "filters": [[str]],
+}  # fmt: skip
+_SHAPE = {
+    "inputs": {str: [{"name": str, "bytes": int, "checksum": str, "lines": int}]},
+    "read": {str: {"lines": int, "kept": int, "rejected": {str: int}}},
+    "columns": {
+        "format": str, "columns": (str, None), "header": (bool, None), "replace_bad_bytes": bool, "roles": _ROLES,
+    },
+    "encoding": {"max_len": int, "cased": bool, "clean": [str], "pair": bool},
+    "vocab_checksum": str,
+    "vocab_size": int,
+    "pad_id": int,
+    "task": (*TASKS, None),
+    "label_names": [str],
+    "label_map": {str: int},
+    "label_separator": str,
+    "split": ({str: (str, int, float)}, None),
+    "dedup": bool,
+    "conflicts": int,
+    "leaked": {str: int},
+    "parts": {
+        str: {
+            "rows": int, "labels": {str: int}, "length_histogram": {str: int}, "truncated": int, "checksum": str,
+            "bytes": int,
+        }
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,12 +130,53 @@ class Manifest:
                 raise DataError(
                     f"{path}: this version reads format {FORMAT_VERSION}. Received: {version}. Encode the data again."
                 )
+            _check(values, _SHAPE, "it")
             values["parts"] = {name: Part(**part) for name, part in values["parts"].items()}
-            return cls(**values)
+            manifest = cls(**values)
+            _check_numbers(manifest)
         except OSError as error:
             raise DataError(f"{path}: there is no data set here. Received: {error.strerror}.") from error
-        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+        except (ValueError, AttributeError, TypeError, ConfigError) as error:
             raise DataError(f"{path}: the manifest is damaged. Received: {error}. Encode the data again.") from error
+        return manifest
+
+
+def _check(value: Any, shape: Any, place: str) -> None:
+    """Raises ValueError where a value read from JSON has not the shape that `_SHAPE` gives it."""
+    if isinstance(shape, tuple):
+        for choice in shape:
+            with suppress(ValueError):
+                return _check(value, choice, place)
+    elif isinstance(shape, dict) and isinstance(value, dict):
+        if str in shape:
+            shape = dict.fromkeys(value, shape[str])
+        for name, inner in shape.items():
+            if name not in value:
+                raise ValueError(f"{place} without {name!r}")
+            _check(value[name], inner, repr(name))
+        return None
+    elif isinstance(shape, list) and isinstance(value, list):
+        for item in value:
+            _check(item, shape[0], place)
+        return None
+    elif value == shape or (isinstance(shape, type) and type(value) is shape):
+        return None
+    raise ValueError(f"{place} is {type(value).__name__} {str(value)[:40]!r}")
+
+
+def _check_numbers(manifest: "Manifest") -> None:
+    """Raises ValueError where numbers cannot be those of a data set."""
+    classes = len(manifest.label_names)
+    if len(set(manifest.label_names)) != classes or not all(0 <= i < classes for i in manifest.label_map.values()):
+        raise ValueError("names or numbers of classes that do not go together")
+    if not 0 <= manifest.pad_id < manifest.vocab_size:
+        raise ValueError(f"pad_id {manifest.pad_id} in a vocabulary of {manifest.vocab_size}")
+    if not set(manifest.parts) <= set(PARTS) or "train" not in manifest.parts:
+        raise ValueError(f"the parts {', '.join(map(repr, manifest.parts))}")
+    for name, part in manifest.parts.items():
+        if min(part.rows, part.bytes, part.truncated) < 0:
+            raise ValueError(f"a negative number for {name}")
+    manifest.encoding_settings()
 
 
 def file_checksum(path: Path | str) -> str:

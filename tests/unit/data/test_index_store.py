@@ -85,7 +85,18 @@ def test_a_changed_file_is_indexed_again(bare: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[:-3], lambda b: b[:10], lambda b: b"", lambda b: b"x" + b[1:]])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda b: b[:-3],
+        lambda b: b[:10],
+        lambda b: b"",
+        lambda b: b"x" + b[1:],
+        lambda b: b[:45] + b"\x7f" + b[46:],  # an offset
+        lambda b: b[:-1] + bytes([b[-1] ^ 1]),  # a label
+        lambda b: b[:16] + b"\xff" * 8 + b[24:],  # a number of rows that nothing could hold
+    ],
+)
 def test_a_damaged_index_is_made_again(bare: Path, damage) -> None:
     open_store(bare).close()
     index_path(bare).write_bytes(damage(index_path(bare).read_bytes()))

@@ -6,6 +6,7 @@ import orjson
 import pytest
 from encode_runs import encode
 
+from tfbert.data.dataset import DataSet
 from tfbert.data.manifest import Manifest
 from tfbert.errors import DataError
 
@@ -38,3 +39,37 @@ def test_absent_damaged_and_newer_manifests_are_refused(path: Path) -> None:
     path.unlink()
     with pytest.raises(DataError, match="there is no data set here"):
         Manifest.load(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("inputs", []),
+        ("inputs", {"train": [{"name": 1, "bytes": 1, "checksum": "", "lines": 1}]}),
+        ("columns", {"format": "auto"}),
+        ("encoding", {"max_len": "16", "cased": False, "clean": [], "pair": False}),
+        ("encoding", {"max_len": 1, "cased": False, "clean": [], "pair": False}),
+        ("encoding", {"max_len": 16, "cased": False, "clean": ["../x"], "pair": False}),
+        ("task", "guess"),
+        ("label_names", ["0", "0"]),
+        ("label_map", {"0": 7}),
+        ("pad_id", -1),
+        ("vocab_size", True),
+        ("parts", {}),
+        ("parts", {"../train": None}),
+        ("label_separator", None),
+    ],
+)
+def test_values_that_no_data_set_has_are_refused(path: Path, field: str, value: object) -> None:
+    path.write_bytes(orjson.dumps(orjson.loads(path.read_bytes()) | {field: value}))
+    with pytest.raises(DataError, match=r"manifest.json: the manifest is damaged. Received: "):
+        Manifest.load(path)
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "vocab.txt", "train.jsonl", "train.idx"])
+def test_files_that_are_not_those_of_the_manifest_are_refused(path: Path, tmp_path: Path, name: str) -> None:
+    other = encode(tmp_path, "a\tx\nb\ty\nc\ty\n", "--text", "0", "--label", "1", "--cased", out="other").folder
+    changed = path.parent / name
+    changed.write_bytes((other / name).read_bytes() + (b"more\n" if name == "vocab.txt" else b""))
+    with pytest.raises(DataError, match=rf"train.jsonl|{name}"):
+        DataSet.open(path.parent).store("train")
