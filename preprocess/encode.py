@@ -10,38 +10,43 @@ for `--resume`. All that the parent holds is counts.
 import hashlib
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, compress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 
 from preprocess.merge import Merged, Merger
-from preprocess.parts import PartFiles, PartStats, pack_class, pack_hashes, pack_row
+from preprocess.parts import ROW, PartFiles, PartStats
 from preprocess.pool import WorkerPool, check_workers
 from preprocess.summary import write_summary
 from preprocess.work_folder import WorkFolder
 from tfbert import __version__
 from tfbert.cli import option
-from tfbert.data.columns import FieldReader, Roles, RowFields, parse_filters, split_names
+from tfbert.data.columns import FieldColumns, FieldReader, Roles, parse_filters, split_names
 from tfbert.data.labels import LabelMap, LabelReader, load_label_map, raw_labels, sorted_names
 from tfbert.data.manifest import TASKS, Manifest, file_checksum
-from tfbert.data.record import Record, dump
+from tfbert.data.record import dump_rows
 from tfbert.data.source import (
     Chunk,
+    Reject,
     RowError,
     Source,
     chunks,
     count_lines,
     open_source,
     printable,
-    read_rows,
+    read_columns,
     total_bytes,
 )
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import Progress, logger
 from tfbert.text.clean import parse_rules
+from tfbert.text.pair import PackedRows
 from tfbert.text.row_encoder import EncodingSettings, RowEncoder
 from tfbert.text.wordpiece import Vocabulary
 
@@ -220,65 +225,16 @@ def _start_worker(settings: WorkerSettings) -> None:
 def scan_labels(chunk: Chunk) -> set[str]:
     """The raw labels of the usable rows of a chunk."""
     settings = _state.settings
+    fields, errors = _state.fields.columns(read_columns(chunk).columns)
+    raws = fields.label or ()
+    met = {raw for row, raw in enumerate(raws) if row not in errors} if errors else set(raws)
     labels: set[str] = set()
-    for _, _, fields in read_rows(chunk):
+    for raw in met:
         try:
-            if not isinstance(fields, RowError):
-                raw = _state.fields(fields).label
-                labels.update(raw_labels(settings.task, raw or "", settings.label_separator))
+            labels.update(raw_labels(settings.task, raw, settings.label_separator))
         except RowError:
             continue
     return labels
-
-
-class _PartBuilder:
-    """Rows of a part as they are collected: in buffers, as a million short rows are a great many objects."""
-
-    def __init__(self, settings: WorkerSettings):
-        self._settings = settings
-        self._rows = 0
-        self._lines, self._table, self._texts, self._classes, self._groups = (bytearray() for _ in range(5))
-        self._rejects: list[dict[str, Any]] = []
-
-    def reject(self, number: int, raw: str, error: RowError) -> None:
-        self._rejects.append({"line": number, "reason": error.reason, "detail": error.detail, "text": raw[:CUT]})
-
-    def add(self, number: int, raw: str, row: RowFields, record: Record, full_length: int) -> None:
-        line, label = dump(record), record.label
-        class_id = label if type(label) is int else -1
-        label_key = label if type(label) is int else zlib.crc32(orjson.dumps(label))
-        hashes = _text_hash(row.text, row.text_b, self._settings.hash_key)
-        self._table += pack_row(len(line), len(record.token_ids), full_length, class_id, label_key, number, *hashes)
-        if row.group is not None:
-            self._groups += pack_hashes(*_text_hash(row.group, "", self._settings.hash_key) if row.group else hashes)
-        if self._settings.keep_texts:
-            self._texts += orjson.dumps(raw[:CUT], option=orjson.OPT_APPEND_NEWLINE)
-        if isinstance(label, list):
-            for i in label:
-                self._classes += pack_class(self._rows, i)
-        self._lines += line
-        self._rows += 1
-
-    def contents(self) -> dict[str, bytes | bytearray]:
-        rejects = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in self._rejects)
-        contents: dict[str, bytes | bytearray] = {".jsonl": self._lines, ".rows": self._table, ".rejects": rejects}
-        if self._settings.keep_texts:
-            contents[".texts"] = self._texts
-        if self._settings.task == "multilabel":
-            contents[".classes"] = self._classes
-        if self._settings.roles.group is not None:
-            contents[".groups"] = self._groups
-        return contents
-
-    def stats(self, chunk: Chunk) -> PartStats:
-        lines = self._rows + len(self._rejects)
-        return PartStats(
-            lines=lines,
-            physical_lines=count_lines(chunk.read()) if chunk.source.format == "csv" else lines,
-            rows=self._rows,
-            rejected=dict(Counter(reject["reason"] for reject in self._rejects)),
-            first_bad=next((reject for reject in self._rejects if reject["reason"] not in INTENDED), None),
-        )
 
 
 def encode_chunk(task: EncodeTask) -> PartStats:
@@ -286,34 +242,136 @@ def encode_chunk(task: EncodeTask) -> PartStats:
     done = task.files.load()
     if done is not None:
         return done
-    settings, encoder = _state.settings, _state.encoder
-    read_label = LabelReader(settings.task, task.label_ids or {}, settings.label_separator)
-    part = _PartBuilder(settings)
-    for number, raw, fields in read_rows(task.chunk):
-        try:
-            if isinstance(fields, RowError):
-                raise fields
-            row = _state.fields(fields)
-            label = read_label(row.label) if row.label is not None else None
-        except RowError as error:
-            part.reject(number, raw, error)
-            continue
-        try:
-            token_ids, segment_ids, full_length = encoder.encode(row.text, row.text_b)
-        except Exception as error:
-            error.add_note(f"{task.chunk.source.path}:{task.chunk.first_line() + number - 1}: this row was worked on")
-            raise
-        record = Record(token_ids, segment_ids, label, row.weight, row.type, row.keep or None)
-        part.add(number, raw, row, record, full_length)
-    return task.files.save(part.contents(), part.stats(task.chunk))
+    settings = _state.settings
+    rows = read_columns(task.chunk)
+    fields, errors = _state.fields.columns(rows.columns)
+    labels = None
+    if fields.label is not None:
+        read_label = LabelReader(settings.task, task.label_ids or {}, settings.label_separator)
+        labels, bad_labels = read_label.column(fields.label)
+        errors = bad_labels | errors  # of two errors of a row the one of its fields is told
+    rejects, numbers = rows.rejects, rows.numbers
+    raws = rows.raws() if errors or settings.keep_texts else []
+    if errors:
+        rejects = sorted([*rejects, *((numbers[row], raws[row], error) for row, error in errors.items())], key=_line)
+        chosen = [row not in errors for row in range(len(numbers))]
+        fields = fields.select(chosen)
+        numbers, raws = list(compress(numbers, chosen)), list(compress(raws, chosen))
+        labels = None if labels is None else list(compress(labels, chosen))
+    packed = _encode_rows(task.chunk, numbers, fields)
+    lines = dump_rows(
+        packed.token_ids,
+        packed.lengths,
+        packed.first_lengths if fields.text_b is not None else None,
+        labels=labels,
+        weights=fields.weight,
+        types=fields.type,
+        keep=fields.keep or None,
+    )
+    table = _table(lines, packed, labels, numbers, fields, settings)
+    contents = {
+        ".jsonl": b"".join(lines),
+        ".rows": table.tobytes(),
+        ".rejects": _json_lines(map(_reject_line, rejects)),
+    }
+    if settings.keep_texts:
+        contents[".texts"] = _json_lines(raw[:CUT] for raw in raws)
+    if settings.task == "multilabel":
+        contents[".classes"] = _classes(labels or []).tobytes()
+    if fields.group is not None:
+        contents[".groups"] = _group_hashes(fields.group, table, settings.hash_key).tobytes()
+    return task.files.save(contents, _stats(task.chunk, len(lines), rejects))
 
 
-def _text_hash(text: str, text_b: str | None, key: bytes | None) -> tuple[int, int]:
+def _line(reject: Reject) -> int:
+    return reject[0]
+
+
+def _reject_line(reject: Reject) -> dict[str, Any]:
+    number, raw, error = reject
+    return {"line": number, "reason": error.reason, "detail": error.detail, "text": raw[:CUT]}
+
+
+def _json_lines(values: Iterable[Any]) -> bytes:
+    return b"".join(orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE) for value in values)
+
+
+def _encode_rows(chunk: Chunk, numbers: Sequence[int], fields: FieldColumns) -> PackedRows:
+    """The ids of the rows; an error is told with the row that causes it."""
+    encoder = _state.encoder
+    try:
+        return encoder.encode_rows(fields.text, fields.text_b)
+    except Exception:
+        texts_b = [None] * len(numbers) if fields.text_b is None else fields.text_b
+        for number, text, text_b in zip(numbers, fields.text, texts_b, strict=True):
+            try:
+                encoder.encode(text, text_b)
+            except Exception as error:
+                error.add_note(f"{chunk.source.path}:{chunk.first_line() + number - 1}: this row was worked on")
+                raise
+        raise
+
+
+def _table(
+    lines: list[bytes],
+    packed: PackedRows,
+    labels: list[Any] | None,
+    numbers: Sequence[int],
+    fields: FieldColumns,
+    settings: WorkerSettings,
+) -> npt.NDArray[np.void]:
+    table = np.zeros(len(lines), ROW)
+    table["size"] = np.fromiter(map(len, lines), np.int64, len(lines))
+    table["length"], table["full_length"], table["line"] = packed.lengths, packed.full_lengths, numbers
+    if settings.task == "classify" and labels is not None:
+        table["label"] = table["label_key"] = labels
+    else:
+        table["label"] = -1
+        table["label_key"] = [zlib.crc32(orjson.dumps(label)) for label in labels or [None] * len(lines)]
+    hashes = _text_hashes(fields.text, fields.text_b, settings.hash_key)
+    table["hash"], table["hash2"] = hashes[:, 0], hashes[:, 1]
+    return table
+
+
+def _group_hashes(groups: Sequence[str], table: npt.NDArray[np.void], key: bytes | None) -> npt.NDArray[np.uint64]:
+    """Two numbers a row, (rows, 2), of its group; a row without one is a group of its own text."""
+    hashes = _text_hashes(groups, [""] * len(groups), key)
+    of_text = np.array([not group for group in groups], bool)
+    hashes[of_text, 0], hashes[of_text, 1] = table["hash"][of_text], table["hash2"][of_text]
+    return hashes
+
+
+def _classes(labels: Sequence[list[int]]) -> npt.NDArray[np.int32]:
+    """(row, class) pairs of rows with several classes."""
+    rows = np.repeat(np.arange(len(labels)), [len(classes) for classes in labels])
+    return np.stack([rows, np.fromiter(chain.from_iterable(labels), np.int64, len(rows))], axis=1).astype("<i4")
+
+
+def _stats(chunk: Chunk, rows: int, rejects: list[Reject]) -> PartStats:
+    lines = rows + len(rejects)
+    first_bad = next((reject for reject in rejects if reject[2].reason not in INTENDED), None)
+    return PartStats(
+        lines=lines,
+        physical_lines=count_lines(chunk.read()) if chunk.source.format == "csv" else lines,
+        rows=rows,
+        rejected=dict(Counter(error.reason for _, _, error in rejects)),
+        first_bad=None if first_bad is None else _reject_line(first_bad),
+    )
+
+
+def _text_hashes(texts: Sequence[str], texts_b: Sequence[str] | None, key: bytes | None) -> npt.NDArray[np.uint64]:
+    """Two numbers a row, (rows, 2): the 128 bits of BLAKE2b of its text; 0 where there is no key."""
     if key is None:
-        return 0, 0
-    content = text if text_b is None else f"{len(text)}\0{text}{text_b}"
-    digest = hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16, key=key).digest()
-    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+        return np.zeros((len(texts), 2), "<u8")
+    if texts_b is not None:
+        texts = [f"{len(a)}\0{a}{b}" for a, b in zip(texts, texts_b, strict=True)]
+    keyed = hashlib.blake2b(digest_size=16, key=key)
+    digests = []
+    for text in texts:
+        digest = keyed.copy()
+        digest.update(text.encode("utf-8", "surrogatepass"))
+        digests.append(digest.digest())
+    return np.frombuffer(bytearray(b"").join(digests), "<u8").reshape(-1, 2)
 
 
 # ------------------------------------------------------------------------------------------------- in the parent

@@ -1,6 +1,5 @@
 """Parts: what workers make of the chunks of an input, and what the merge reads."""
 
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,9 +21,6 @@ ROW = np.dtype(
         ("hash2", "<u8"),
     ]
 )
-pack_row = struct.Struct("<IiiiIIQQ").pack  # the fields of ROW
-pack_hashes = struct.Struct("<QQ").pack
-pack_class = struct.Struct("<ii").pack  # row in the part, class
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class PartFiles:
     def path(self, suffix: str) -> Path:
         return Path(self.prefix + suffix)
 
-    def save(self, contents: Mapping[str, bytes | bytearray], stats: PartStats) -> PartStats:
+    def save(self, contents: Mapping[str, bytes], stats: PartStats) -> PartStats:
         for suffix, content in contents.items():
             self.path(suffix).write_bytes(content)
         stats = replace(stats, sizes={suffix: len(content) for suffix, content in contents.items()})

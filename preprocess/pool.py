@@ -120,7 +120,8 @@ class WorkerPool:
         except (TfbertError, OSError):
             raise
         except BrokenProcessPool:
-            suspects = [place(t) for t, f in list(waiting)[: self._workers] if f.exception() is not None]
+            unfinished = [t for t, f in waiting if f.exception() is not None]
+            suspects = [place(t) for t in unfinished[: self._workers]]  # tasks are begun in their order
             raise WorkerError(
                 "A worker process died without a word (killed, or out of memory?) while these were worked on: "
                 + "; ".join(suspects)

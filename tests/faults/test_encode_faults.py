@@ -28,7 +28,7 @@ import tfbert.text.row_encoder as row_encoder
 
 faults = dict(fault.split("=") for fault in os.environ["FAULTS"].split(","))
 flags = pathlib.Path(os.environ["FLAGS"])
-encode = row_encoder.RowEncoder.encode
+encode, encode_rows = row_encoder.RowEncoder.encode, row_encoder.RowEncoder.encode_rows
 
 
 def wait():
@@ -42,14 +42,24 @@ def fail(what):
     raise {"value": ValueError("boom"), "memory": MemoryError("boom"), "full": full}[what]
 
 
-def patched(self, text, text_b=None):
+def check(text):
     for word, what in faults.items():
         if word in text.split():
             os.kill(os.getpid(), 9) if what == "kill" else wait() if what == "wait" else fail(what)
+
+
+def patched(self, text, text_b=None):
+    check(text)
     return encode(self, text, text_b)
 
 
-row_encoder.RowEncoder.encode = patched
+def patched_rows(self, texts, texts_b=None):
+    for text in texts:
+        check(text)
+    return encode_rows(self, texts, texts_b)
+
+
+row_encoder.RowEncoder.encode, row_encoder.RowEncoder.encode_rows = patched, patched_rows
 if "start" in faults:
     row_encoder.RowEncoder.__init__ = lambda *_: os.kill(os.getpid(), 9) if faults["start"] == "kill" else fail("value")
 """

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from itertools import compress
+from typing import Any, NamedTuple, TypeVar
 
 from tfbert.data.source import RowError
 from tfbert.errors import ConfigError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,34 @@ class RowFields(NamedTuple):
     group: str | None
 
 
+class FieldColumns(NamedTuple):
+    """The fields of many rows by role; None where no column has it."""
+
+    text: Sequence[str]
+    text_b: Sequence[str] | None
+    label: Sequence[str] | None
+    type: Sequence[str] | None
+    weight: Sequence[float] | None
+    keep: dict[str, Sequence[str]]
+    group: Sequence[str] | None
+
+    def select(self, chosen: Sequence[bool]) -> "FieldColumns":
+        """The rows that are marked."""
+
+        def rows(column: Sequence[T] | None) -> list[T] | None:
+            return None if column is None else list(compress(column, chosen))
+
+        return FieldColumns(
+            list(compress(self.text, chosen)),
+            rows(self.text_b),
+            rows(self.label),
+            rows(self.type),
+            rows(self.weight),
+            {name: list(compress(column, chosen)) for name, column in self.keep.items()},
+            rows(self.group),
+        )
+
+
 class FieldReader:
     """Fields in the order of `Roles.wanted` -> `RowFields`; raises RowError for `filtered` and `weight`."""
 
@@ -84,6 +115,33 @@ class FieldReader:
             {name: fields[i] for name, i in self._keep.items()},
             fields[at["group"]] if "group" in at else None,
         )
+
+    def columns(self, columns: Sequence[Sequence[str]]) -> tuple[FieldColumns, dict[int, RowError]]:
+        """The same for many rows: columns in the order of `Roles.wanted`; and the error of each row that has one."""
+        errors: dict[int, RowError] = {}
+        for i, value in self._filters:
+            error = RowError("filtered", repr(value))
+            if value in columns[i]:
+                errors = {row: error for row, field in enumerate(columns[i]) if field == value} | errors
+        at = self._at
+        weights: list[float] | None = [] if "weight" in at else None
+        if weights is not None:
+            for row, text in enumerate(columns[at["weight"]]):
+                try:
+                    weights.append(_weight(text))
+                except RowError as error:
+                    weights.append(1.0)
+                    errors.setdefault(row, error)
+        fields = FieldColumns(
+            columns[0],
+            columns[at["text_b"]] if "text_b" in at else None,
+            columns[at["label"]] if "label" in at else None,
+            columns[at["type"]] if "type" in at else None,
+            weights,
+            {name: columns[i] for name, i in self._keep.items()},
+            columns[at["group"]] if "group" in at else None,
+        )
+        return fields, errors
 
 
 def _weight(text: str) -> float:

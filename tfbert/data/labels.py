@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -141,6 +142,19 @@ class LabelReader:
         if self._task == "multilabel":
             return sorted({self._ids[name] for name in names})
         return self._ids[names[0]]
+
+    def column(self, raws: Sequence[str]) -> tuple[list[Any], dict[int, RowError]]:
+        """The labels of many rows, and the error of each row that has one (its label stands for nothing)."""
+        known: dict[str, Any] = {}
+        errors: dict[str, RowError] = {}
+        for raw in dict.fromkeys(raws):
+            try:
+                known[raw] = self(raw)
+            except RowError as error:
+                known[raw] = None
+                errors[raw] = error
+        labels = list(map(known.__getitem__, raws))
+        return labels, {row: errors[raw] for row, raw in enumerate(raws) if raw in errors} if errors else {}
 
 
 def raw_labels(task: str, raw: str, separator: str) -> Sequence[str]:

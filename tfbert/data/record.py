@@ -4,11 +4,12 @@ This is the one file that knows both vocabularies. Ids are stored without paddin
 are 0, `label` where there is none, `weight` where it is 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from tfbert.data.numbers import parse_lists
@@ -57,6 +58,66 @@ def dump(record: Record) -> bytes:
     if record.keep is not None:
         row["keep"] = record.keep
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def dump_rows(
+    token_ids: npt.NDArray[np.int32],
+    lengths: npt.NDArray[np.int64],
+    first_lengths: npt.NDArray[np.int64] | None = None,
+    *,
+    labels: Sequence[Label] | None = None,
+    weights: Sequence[float] | None = None,
+    types: Sequence[str] | None = None,
+    keep: Mapping[str, Sequence[str]] | None = None,
+) -> list[bytes]:
+    """The lines of many rows, as `dump` makes them, without a Python object a token.
+
+    Args:
+        token_ids: (tokens,), the rows one behind the other.
+        lengths: (rows,), tokens of each row.
+        first_lengths: (rows,), tokens with segment id 0, before those with 1; None means no segment ids.
+        labels: as in `Record`, a value a row; None where no row has one.
+        weights: the same.
+        types: the same.
+        keep: kept columns by name.
+    """
+    fields: list[list[bytes]] = []
+    if types is not None:
+        fields.append([b'"type":%b,' % orjson.dumps(value) for value in types])
+    if labels is not None:
+        fields.append([b'"label":%b,' % orjson.dumps(value) for value in labels])
+    if weights is not None:
+        fields.append([b'"weight":%b,' % orjson.dumps(value) if value != 1.0 else b"" for value in weights])
+    heads = list(map(b"".join, zip(*fields, strict=True))) if fields else [b""] * len(lengths)
+    tails = [b"]"] * len(lengths) if first_lengths is None else _segment_texts(first_lengths, lengths)
+    if keep is not None:
+        rows = zip(*keep.values(), strict=True)
+        kept = (orjson.dumps(dict(zip(keep, values, strict=True))) for values in rows)
+        tails = [b'%b,"keep":%b' % parts for parts in zip(tails, kept, strict=True)]
+    parts = zip(heads, _id_texts(token_ids, lengths), tails, strict=True)
+    return [b'{%b"wordids":[%b%b}\n' % part for part in parts]
+
+
+def _segment_texts(first_lengths: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> list[bytes]:
+    """What stands behind the ids of a row with segment ids."""
+    longest = int(lengths.max(initial=0))
+    zeros, ones = b"0," * longest, b"1," * longest
+    return [
+        b'],"segmentids":[%b]' % (zeros[: 2 * first] + ones[: 2 * (length - first)])[:-1]
+        for first, length in zip(first_lengths.tolist(), lengths.tolist(), strict=True)
+    ]
+
+
+def _id_texts(token_ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]) -> list[bytes]:
+    """The ids of every row, joined by commas."""
+    text = orjson.dumps(token_ids, option=orjson.OPT_SERIALIZE_NUMPY)
+    widths = np.full(len(token_ids), 2, np.int64)  # one digit and a comma
+    power, largest = 10, int(token_ids.max(initial=0))
+    while power <= largest:
+        widths += token_ids >= power
+        power *= 10
+    ends = np.concatenate([[0], np.cumsum(widths)])[np.cumsum(lengths)].tolist()
+    return [text[start + 1 : end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def parse(line: bytes) -> Record:

@@ -1,9 +1,11 @@
 """Raw text(s) to the token ids of one row: clean, tokenize, truncate, pack. The same object trains and predicts."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from tfbert.text.batch import BatchTokenizer
 from tfbert.text.clean import Cleaner, parse_rules
-from tfbert.text.pair import check_max_len, pack
+from tfbert.text.pair import PackedRows, check_max_len, pack, pack_rows
 from tfbert.text.wordpiece import Vocabulary, WordPieceTokenizer
 
 
@@ -38,6 +40,7 @@ class RowEncoder:
         self.vocabulary = vocabulary
         self.settings = settings
         self.tokenizer = WordPieceTokenizer(vocabulary, settings.cased)
+        self._batch_tokenizer = BatchTokenizer(self.tokenizer)
         self._clean = Cleaner(settings.clean)
 
     def encode(self, text: str, text_b: str | None = None) -> tuple[list[int], list[int] | None, int]:
@@ -50,9 +53,7 @@ class RowEncoder:
         Raises:
             ValueError: rows are pairs and there is no second text, or the other way round.
         """
-        if (text_b is not None) != self.settings.pair:
-            kind, received = ("pairs", "no second text") if self.settings.pair else ("single texts", "a second text")
-            raise ValueError(f"The rows of this encoder are {kind}. Received: {received}.")
+        self._check(text_b is not None)
         vocabulary, max_len = self.vocabulary, self.settings.max_len
         if self.settings.clean:
             text = self._clean(text)
@@ -62,3 +63,27 @@ class RowEncoder:
         token_ids, segment_ids = pack(a, b, max_len, vocabulary.cls_id, vocabulary.sep_id)
         full_length = len(a) + 2 if b is None else len(a) + len(b) + 3
         return token_ids, segment_ids, full_length
+
+    def encode_rows(self, texts: Sequence[str], texts_b: Sequence[str] | None = None) -> PackedRows:
+        """Encodes many rows at once: what `encode` makes of each, about ten times as fast.
+
+        Args:
+            texts: the first or only text of every row.
+            texts_b: the second texts of pairs, else None.
+
+        Raises:
+            ValueError: rows are pairs and there are no second texts, or the other way round.
+        """
+        self._check(texts_b is not None)
+        vocabulary = self.vocabulary
+        a = self._batch_tokenizer.encode(self._cleaned(texts))
+        b = None if texts_b is None else self._batch_tokenizer.encode(self._cleaned(texts_b))
+        return pack_rows(a, b, self.settings.max_len, vocabulary.cls_id, vocabulary.sep_id)
+
+    def _cleaned(self, texts: Sequence[str]) -> Sequence[str]:
+        return list(map(self._clean, texts)) if self.settings.clean else texts
+
+    def _check(self, has_second: bool) -> None:
+        if has_second != self.settings.pair:
+            kind, received = ("pairs", "no second text") if self.settings.pair else ("single texts", "a second text")
+            raise ValueError(f"The rows of this encoder are {kind}. Received: {received}.")

@@ -213,6 +213,19 @@ class WordPieceTokenizer:
             words += translated.split()
         return words
 
+    def is_blank(self, char: str) -> bool:
+        """Whether words end at the character and it is in none of them."""
+        return (self._clean_table[ord(char)] or "").isspace()
+
+    def looks_round(self, char: str) -> bool:
+        """Whether what becomes of the character, or of those beside it, depends on its neighbours."""
+        return self._word_table[ord(char)] == SLOW_WAY
+
+    def stands_alone(self, char: str) -> bool:
+        """Whether the character is always a word, or several, of its own."""
+        replacement = self._word_table[ord(char)] or ""
+        return replacement.startswith(" ") and replacement.endswith(" ")
+
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, any length, no special tokens."""
         token_ids: list[int] = []
