@@ -81,8 +81,9 @@ class Trainer:
         optimizer: holds the variables that are trained.
         strategy: whose replicas share the work.
         learning_rate: function of the number of updates so far.
-        accumulate: micro-batches a step.
+        accumulate: micro-batches a step; with `micro_rows`, the most.
         seed: of the dropout masks.
+        micro_rows: rows of a replica in a micro-batch, at most; so batches of fewer rows take fewer micro-batches.
 
     Raises:
         ValueError: the model or the optimizer was made outside the scope.
@@ -97,10 +98,12 @@ class Trainer:
         *,
         accumulate: int = 1,
         seed: int = 0,
+        micro_rows: int | None = None,
     ):
         _check_scope(strategy, objective.model, optimizer)
         self.objective, self.model, self.optimizer, self.strategy = objective, objective.model, optimizer, strategy
         self.learning_rate, self.accumulate, self.seed = learning_rate, accumulate, seed % 2**31
+        self.micro_rows = micro_rows
         self.step = 0  # optimizer updates asked for, over the stage
         self.rate_factor = 1.0  # what plateau reduction multiplies the learning rate with
         self.totals = StepTotals()
@@ -236,16 +239,27 @@ class Trainer:
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
         rows = tf.shape(batch["weights"])[0]
-        total_weight = tf.maximum(all_sum(self.objective.weight(batch)), 1e-9)
-        summed = None
-        sums = tf.zeros(1 + len(self.objective.sums))
-        for k in range(self.accumulate):
-            part = slice(rows * k // self.accumulate, rows * (k + 1) // self.accumulate)
-            micro = {name: values[part] for name, values in batch.items()}
+        total_weights = tf.maximum(all_sum(self.objective.weight(batch)), 1e-9)
+        count = self.accumulate if self.micro_rows is None else -(-rows // self.micro_rows)
+
+        def micro_batch(k):
+            part = slice(rows * k // count, rows * (k + 1) // count)
             draw = (step * self.accumulate + k) * replicas + context.replica_id_in_sync_group
-            gradients, more = self._micro_step(micro, total_weight, tf.stack([draw, self.seed]))
-            summed = gradients if summed is None else [a + b for a, b in zip(summed, gradients, strict=True)]
-            sums += more
+            micro = {name: values[part] for name, values in batch.items()}
+            return self._micro_step(micro, total_weights, tf.stack([draw, self.seed]))
+
+        if self.accumulate == 1:
+            summed, sums = micro_batch(0)
+        else:  # a loop of the graph: one copy of the model in it, whatever the number of micro-batches
+
+            def add(k, summed, sums):
+                gradients, more = micro_batch(k)
+                return k + 1, [a + b for a, b in zip(summed, gradients, strict=True)], sums + more
+
+            zeros = [tf.zeros(v.shape, v.dtype) for v in self.optimizer.trained]
+            start = (tf.constant(0), zeros, tf.zeros(1 + len(self.objective.sums)))
+            _, summed, sums = tf.while_loop(lambda k, *_: k < count, add, start, parallel_iterations=1)
+        total_weight = tf.reshape(total_weights, [-1])[0]
         norm = self.optimizer.apply(all_sum(summed), learning_rate)
         real = tf.cast(batch["weights"] > 0, tf.float32)
         mask = tf.cast(batch.get("padding_mask", tf.zeros((rows, 0))), tf.float32)
@@ -254,10 +268,10 @@ class Trainer:
         loss, own, counts = tf.split(totals, [1, len(self.objective.sums), 3])
         return tf.concat([loss, total_weight[None], counts, own, norm[None]], 0)
 
-    def _micro_step(self, batch, total_weight, seed):
+    def _micro_step(self, batch, total_weights, seed):
         """Dense gradients of this replica's share of the global loss, and the sums of loss and objective."""
         with tf.GradientTape() as tape:
-            share, loss_sum, sums = self.objective(batch, total_weight, seed)
+            share, loss_sum, sums = self.objective(batch, total_weights, seed)
             share = self.optimizer.scale_loss(share)
         gradients = tape.gradient(share, self.optimizer.trained)
         missing = [v.name for v, g in zip(self.optimizer.trained, gradients, strict=True) if g is None]

@@ -26,7 +26,10 @@ class Objective:
     ragged: tuple[str, ...] = INPUTS
 
     def weight(self, batch: Mapping[str, Any]) -> Any:
-        """Sum of the weights of this replica's part of a batch, float32 scalar."""
+        """Sum of the weights of this replica's part of a batch, float32 scalar.
+
+        An objective of several parts gives their weights, float32 (parts,); the first is the one of the log.
+        """
         return tf.reduce_sum(batch["weights"])
 
     def __call__(self, batch: Mapping[str, Any], total_weight: Any, seed: Any) -> tuple[Any, Any, Any]:
@@ -34,7 +37,7 @@ class Objective:
 
         Args:
             batch: tensors whose first dimension is the row.
-            total_weight: of the global batch, float32 scalar.
+            total_weight: sum of `weight` over the replicas, of the same shape; above 0.
             seed: of the dropout masks, int32 (2,).
 
         Returns:
