@@ -17,7 +17,7 @@ from tfbert.losses import make_loss
 from tfbert.model.config import BertConfig
 from tfbert.model.heads import Classifier
 from tfbert.objectives.classification import Classification
-from tfbert.optim import make_optimizer
+from tfbert.optim import layer_factors, make_optimizer
 from tfbert.strategy import make_strategy
 from tfbert.trainer import Epoch, Trainer
 
@@ -119,6 +119,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     optimizer_settings: Mapping[str, Any] | None = None,
     loss_settings: Mapping[str, Any] | None = None,
+    layer_decay: float = 1.0,
     seed: int = 0,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     validate: Callable[[], dict[str, float]] | None = None,
@@ -128,7 +129,8 @@ def train(
     strategy, model = make_model(devices, **({"num_outputs": 1} if task == "regression" else {}) | (settings or {}))
     model.encoder.trainable = not frozen
     with strategy.scope():
-        updates = make_optimizer(optimizer, model.trainable_variables, **optimizer_settings or {})
+        factors = layer_factors([v.path for v in model.trainable_variables], layer_decay)
+        updates = make_optimizer(optimizer, model.trainable_variables, rate_factors=factors, **optimizer_settings or {})
     chosen = make_loss(loss, task, **loss_settings or {})
     trainer = Trainer(
         Classification(model, chosen, task, frozen_encoder=frozen),

@@ -5,6 +5,8 @@ its own copy of a variable, clipping sees the global gradient, and the decision 
 same everywhere.
 """
 
+import math
+import re
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
@@ -13,18 +15,34 @@ from tfbert.errors import ConfigError
 from tfbert.progress import logger
 
 OPTIMIZERS = ("adamw", "sgd")
-SCHEDULES = ("linear", "constant")
+SCHEDULES = ("linear", "cosine", "polynomial", "constant")
 _INITIAL_LOSS_SCALE = 2.0**15
 _GROW_AFTER = 2000  # steps without overflow before the loss scale doubles
 
 Schedule = Callable[[int], float]
 
 
-def schedule(name: str, learning_rate: float, warmup_steps: int, total_steps: int) -> Schedule:
+def schedule(
+    name: str,
+    learning_rate: float,
+    warmup_steps: int,
+    total_steps: int,
+    *,
+    end_learning_rate: float = 0.0,
+    power: float = 1.0,
+) -> Schedule:
     """Learning rate of a step, counted from 0.
 
-    `linear` rises to `learning_rate` in `warmup_steps` steps and falls to 0 behind the last one; `constant` stays after
-    the rise. The first and the last step have a rate above 0.
+    It rises to `learning_rate` in `warmup_steps` steps, then falls as `remaining` says from there to
+    `end_learning_rate` behind the last step. The first and the last step have a rate above 0.
+
+    Args:
+        name: one of `SCHEDULES`.
+        learning_rate: the highest.
+        warmup_steps: steps of the rise, at least 0.
+        total_steps: of the whole schedule.
+        end_learning_rate: where the fall ends; without meaning for `constant`.
+        power: of `polynomial`.
 
     Raises:
         ConfigError: the name is unknown or a number is out of range.
@@ -35,16 +53,59 @@ def schedule(name: str, learning_rate: float, warmup_steps: int, total_steps: in
         raise ConfigError(
             f"warmup_steps must be >= 0 and learning_rate > 0. Received: {warmup_steps} and {learning_rate}."
         )
+    if not 0 <= end_learning_rate <= learning_rate or power <= 0:
+        raise ConfigError(
+            "The learning rate ends between 0 and its peak, by a power > 0. "
+            f"Received: {end_learning_rate} of {learning_rate}, power {power}."
+        )
     falling = max(1, total_steps - warmup_steps)
 
     def rate(step: int) -> float:
         if step < warmup_steps:
             return learning_rate * (step + 1) / warmup_steps
-        if name == "constant":
-            return learning_rate
-        return learning_rate * max(0.0, (total_steps - step) / falling)
+        left = remaining(name, min(1.0, 1.0 - (total_steps - step) / falling), power)
+        return end_learning_rate + (learning_rate - end_learning_rate) * left
 
     return rate
+
+
+def remaining(name: str, done: float, power: float = 1.0) -> float:
+    """How much of the way from the peak to the end a learning rate has still to fall, 1 to 0.
+
+    Args:
+        name: `linear` 1 - p, `cosine` (1 + cos(pi p)) / 2, `polynomial` (1 - p)^power, `constant` 1.
+        done: p, share of the fall that is over, from 0 to 1.
+        power: of `polynomial`.
+
+    Source: Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5 (cosine).
+    """
+    if name == "constant":
+        return 1.0
+    if name == "cosine":
+        return (1.0 + math.cos(math.pi * done)) / 2.0
+    return max(0.0, 1.0 - done) ** (power if name == "polynomial" else 1.0)
+
+
+def layer_factors(paths: Sequence[str], decay: float) -> list[float]:
+    """What the learning rate of each variable is multiplied with: the lower its layer, the less it moves.
+
+    The head has 1, the top layer of the encoder `decay`, each layer below it `decay` times the one above, the
+    embeddings `decay ** (layers + 1)`. The pooler counts as head.
+
+    Args:
+        paths: of Keras variables, such as `encoder/Encoder-1-FeedForward/W1`.
+        decay: above 0, at most 1.
+
+    Source: Howard & Ruder 2018, arXiv 1801.06146, section 3.2 (discriminative fine-tuning), for transformers as in
+    Clark et al. 2020, arXiv 2003.10555 (ELECTRA), where the head has a layer of its own too.
+    """
+    layers = [re.search(r"\bEncoder-(\d+)-", path) for path in paths]
+    head = 1 + max((int(layer[1]) for layer in layers if layer), default=0)
+    depths = [
+        int(layer[1]) if layer else 0 if re.search(r"\bEmbedding-", path) else head
+        for path, layer in zip(paths, layers, strict=True)
+    ]
+    return [decay ** (head - depth) for depth in depths]
 
 
 def decays(variable) -> bool:
@@ -62,10 +123,16 @@ class Optimizer(tf.Module):
         weight_decay: share of a matrix subtracted each step, times the learning rate.
         clip_norm: largest norm of the whole gradient, or None.
         loss_scaling: scale the loss for float16, skip steps whose gradient is not finite.
+        rate_factors: what the learning rate is multiplied with, one a variable; None is 1 for all.
     """
 
     def __init__(
-        self, variables: Sequence, weight_decay: float = 0.0, clip_norm: float | None = None, loss_scaling: bool = False
+        self,
+        variables: Sequence,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = None,
+        loss_scaling: bool = False,
+        rate_factors: Sequence[float] | None = None,
     ):
         super().__init__()
         self.trained = [v.value if hasattr(v, "value") and not isinstance(v, tf.Variable) else v for v in variables]
@@ -74,6 +141,11 @@ class Optimizer(tf.Module):
         if loss_scaling:
             self.loss_scale = _replicated(tf.constant(_INITIAL_LOSS_SCALE), "loss_scale")
             self.good_steps = _replicated(tf.zeros((), tf.int64), "good_steps")
+        self._rate_factors = [1.0] * len(self.trained) if rate_factors is None else list(rate_factors)
+        if len(self._rate_factors) != len(self.trained):
+            raise ValueError(
+                f"rate_factors has one number a variable. Received: {len(self._rate_factors)} for {len(self.trained)}."
+            )
         self._decays = [decays(v) and weight_decay > 0 for v in self.trained]
         logger.info(
             "optimizer: %d variables, weight decay %g on %d of them", len(self.trained), weight_decay, sum(self._decays)
@@ -109,9 +181,10 @@ class Optimizer(tf.Module):
         def update():
             step = tf.cast(self.iterations, tf.float32) + 1.0
             for i, (variable, gradient) in enumerate(zip(self.trained, gradients, strict=True)):
+                rate = learning_rate * self._rate_factors[i]
                 if self._decays[i]:
-                    _subtract(variable, learning_rate * self.weight_decay * variable)
-                self._update(i, variable, gradient, learning_rate, step)
+                    _subtract(variable, rate * self.weight_decay * variable)
+                self._update(i, variable, gradient, rate, step)
             tf.raw_ops.AssignAddVariableOp(resource=self.iterations.handle, value=tf.ones((), tf.int64))
             return tf.constant(True)
 

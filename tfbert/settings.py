@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 from tfbert.errors import ConfigError
 from tfbert.optim import OPTIMIZERS
+from tfbert.optim import SCHEDULES as RATE_SCHEDULES
 from tfbert.strategy import PRECISIONS, Devices
 
-SCHEDULES = ("linear", "constant", "plateau")
+SCHEDULES = (*RATE_SCHEDULES, "plateau")
 _MAX_SEED = 2**31 - 1
 Range = tuple[float, bool, float, bool]  # lowest and highest number, each with whether it is allowed
 
@@ -110,9 +111,17 @@ class EpochSettings(RunSettings):
     learning_rate: float = 2e-5
     """Highest learning rate of these epochs."""
     schedule: str = "linear"
-    """linear (rise, then fall to 0), constant, plateau (constant, lowered when --monitor does not improve)."""
+    """Behind the rise: linear, cosine, polynomial (they fall), constant, plateau (falls when --monitor stalls)."""
+    schedule_power: float = 1.0
+    """Power of the polynomial fall; above 1 it falls faster at first."""
+    end_learning_rate: float = 0.0
+    """Where a fall ends, and below which plateau does not go."""
     warmup: float = 0.06
     """Share of a stage's steps in which the learning rate rises."""
+    warmup_steps: int | None = None
+    """Steps of a stage in which it rises, in place of --warmup."""
+    layer_decay: float = 1.0
+    """Factor of the learning rate from each layer of the encoder to the one below; the head has the full rate."""
     plateau_factor: float = 0.5
     """What the plateau schedule multiplies the learning rate with."""
     plateau_patience: int = 1
@@ -138,11 +147,15 @@ class EpochSettings(RunSettings):
         "global_batch_size": 1,
         "accumulate": 1,
         "batch_tokens": 1,
+        "warmup_steps": 0,
     }
     ranges: ClassVar[Mapping[str, Range]] = {
         "learning_rate": (0, False, math.inf, False),
         "plateau_factor": (0, False, 1, False),
         "warmup": (0, True, 1, True),
+        "schedule_power": (0, False, math.inf, False),
+        "end_learning_rate": (0, True, math.inf, False),
+        "layer_decay": (0, False, 1, True),
     }
 
     def check_together(self) -> None:
@@ -153,3 +166,21 @@ class EpochSettings(RunSettings):
                 "--patience must be above --plateau_patience, or the rate is never lowered. "
                 f"Received: {self.patience} and {self.plateau_patience}."
             )
+        if self.schedule_power != 1.0 and self.schedule != "polynomial":
+            raise ConfigError(
+                f"--schedule_power is of the polynomial schedule. Received: {self.schedule_power} with {self.schedule}."
+            )
+        if self.end_learning_rate and self.schedule == "constant":
+            raise ConfigError(
+                f"--end_learning_rate needs a rate that falls. Received: {self.end_learning_rate} with constant."
+            )
+        lowest = min(self.highest_rates())
+        if self.end_learning_rate >= lowest:
+            raise ConfigError(
+                "--end_learning_rate must be below the highest rate of every stage. "
+                f"Received: {self.end_learning_rate} and {lowest}."
+            )
+
+    def highest_rates(self) -> list[float]:
+        """The highest learning rate of every stage."""
+        return [self.learning_rate]

@@ -25,7 +25,7 @@ from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError
 from tfbert.model.checkpoint import load_weights
 from tfbert.objectives.base import Objective
-from tfbert.optim import Schedule, make_optimizer, schedule
+from tfbert.optim import Schedule, layer_factors, make_optimizer, schedule
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
 from tfbert.settings import EpochSettings, RunSettings
@@ -184,6 +184,7 @@ def train_stage(
             weight_decay=settings.weight_decay,
             clip_norm=settings.clip_norm or None,
             loss_scaling=settings.mixed_precision == "float16",
+            rate_factors=layer_factors([v.path for v in trained], settings.layer_decay),
         )
     trainer = Trainer(
         objective,
@@ -215,7 +216,24 @@ def train_stage(
 
 def _rate(settings: EpochSettings, stage: Stage, total_steps: int) -> Schedule:
     kind = "constant" if settings.schedule == "plateau" else settings.schedule
-    return schedule(kind, stage.learning_rate, int(settings.warmup * total_steps), total_steps)
+    warmup_steps = settings.warmup_steps
+    if warmup_steps is None:
+        warmup_steps = int(settings.warmup * total_steps)
+    elif warmup_steps > total_steps:
+        logger.warning(
+            "stage %s: the learning rate rises for %d steps, but there are %d: it never reaches its peak",
+            stage.name,
+            warmup_steps,
+            total_steps,
+        )
+    return schedule(
+        kind,
+        stage.learning_rate,
+        warmup_steps,
+        total_steps,
+        end_learning_rate=settings.end_learning_rate if kind != "constant" else 0.0,
+        power=settings.schedule_power,
+    )
 
 
 def _plan(settings: EpochSettings, store: RowStore, epoch: int) -> EpochPlan:
@@ -259,7 +277,12 @@ def _callbacks(
     remembering: dict[str, keras.callbacks.Callback] = {"best": best}
     if settings.schedule == "plateau" and best.monitor:
         remembering["plateau"] = Plateau(
-            trainer, best.monitor, best.mode, settings.plateau_patience, settings.plateau_factor
+            trainer,
+            best.monitor,
+            best.mode,
+            settings.plateau_patience,
+            settings.plateau_factor,
+            least=settings.end_learning_rate / stage.learning_rate,
         )
     if settings.patience and best.monitor:
         remembering["early_stop"] = EarlyStop(best.monitor, best.mode, settings.patience)

@@ -554,6 +554,14 @@ def refused(data: Path, model: Path, run_dir: Path, capsys: pytest.CaptureFixtur
         (["--weight_decay", "inf"], "weight_decay"),
         (["--head_dropout", "1"], "--head_dropout must be at least 0 and below 1. Received: 1"),
         (["--warmup", "1.5"], "--warmup must be at least 0 and at most 1"),
+        (["--warmup_steps", "-1"], "--warmup_steps must be at least 0. Received: -1"),
+        (["--layer_decay", "0"], "--layer_decay must be above 0 and at most 1"),
+        (["--schedule_power", "2"], "--schedule_power is of the polynomial schedule. Received: 2.0 with linear"),
+        (["--schedule", "constant", "--end_learning_rate", "1e-6"], "--end_learning_rate needs a rate that falls"),
+        (
+            ["--end_learning_rate", "1e-4", "--frozen_epochs", "1", "--frozen_learning_rate", "1e-5"],
+            "below the highest rate of every stage. Received: 0.0001 and 1e-05",
+        ),
         (["--label_smoothing", "1"], "--label_smoothing"),
         (["--seed", "4294967296"], "--seed must be at most 2147483647"),
         (

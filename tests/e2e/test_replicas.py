@@ -91,6 +91,7 @@ def test_batches_that_do_not_divide_agree(folder: Path, rows: int, batch: int, r
         ({"rate": 0.5, "batch_tokens": 80}, (3,)),
         ({"rate": 0.5, "settings": {"head": "cls"}, "optimizer_settings": {"clip_norm": 0.05}}, (2,)),
         ({"rate": 0.5, "settings": {"head": "mean"}, "frozen": True}, (2,)),
+        ({"optimizer": "adamw", "rate": 0.01, "layer_decay": 0.5}, (2,)),
     ],
     ids=str,
 )

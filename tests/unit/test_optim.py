@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfbert.errors import ConfigError
-from tfbert.optim import Optimizer, decays, make_optimizer, schedule
+from tfbert.optim import SCHEDULES, Optimizer, decays, layer_factors, make_optimizer, schedule
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 Array = npt.NDArray[np.float64]
@@ -172,6 +172,9 @@ def test_an_unknown_optimizer_is_refused_with_the_choices() -> None:
         ("linear", 0, 1, [1]),
         ("constant", 0, 3, [1, 1, 1]),
         ("constant", 2, 4, [1 / 2, 1, 1, 1]),
+        ("cosine", 0, 4, [1, (1 + 0.5**0.5) / 2, 1 / 2, (1 - 0.5**0.5) / 2]),
+        ("cosine", 2, 4, [1 / 2, 1, 1, 1 / 2]),
+        ("polynomial", 1, 5, [1, 1, 3 / 4, 2 / 4, 1 / 4]),
     ],
 )
 def test_rates_of_all_steps(name: str, warmup: int, total: int, expected: list[float]) -> None:
@@ -182,20 +185,72 @@ def test_rates_of_all_steps(name: str, warmup: int, total: int, expected: list[f
 
 @pytest.mark.parametrize("total", [0, 1, 2, 7])
 @pytest.mark.parametrize("share", [0.0, 0.06, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("name", ["linear", "constant"])
+@pytest.mark.parametrize("name", SCHEDULES)
 def test_no_edge_divides_by_zero_or_goes_below_zero(name: str, share: float, total: int) -> None:
     """Case 113: shares that round to no step, to one or to all; no steps; steps behind the end."""
     rate = schedule(name, 1.0, int(share * total), total)
     values = [rate(step) for step in range(total + 3)]
     assert all(0 <= value <= 1 for value in values)
     assert all(value > 0 for value in values[:total])
-    if name == "linear":
+    if name != "constant":
         assert values[total:] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
-    "arguments", [("cosine", 1e-3, 0, 9), ("linear", 0.0, 0, 9), ("linear", -1.0, 0, 9), ("linear", 1e-3, -1, 9)]
+    "arguments", [("cyclic", 1e-3, 0, 9), ("linear", 0.0, 0, 9), ("linear", -1.0, 0, 9), ("linear", 1e-3, -1, 9)]
 )
 def test_wrong_schedules_are_refused(arguments: tuple[str, float, int, int]) -> None:
     with pytest.raises(ConfigError, match="Received: "):
         schedule(*arguments)
+
+
+@pytest.mark.parametrize("more", [{"end_learning_rate": 2e-3}, {"end_learning_rate": -1e-9}, {"power": 0.0}])
+def test_wrong_ends_are_refused(more: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="between 0 and its peak, by a power > 0. Received: "):
+        schedule("polynomial", 1e-3, 0, 9, **more)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "polynomial"])
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_a_fall_ends_at_the_lowest_rate_and_is_that_of_keras(name: str, power: float) -> None:
+    """Against Keras' own schedules, which begin behind the rise."""
+    keras = pytest.importorskip("keras").optimizers.schedules
+    rate = schedule(name, 1e-3, 3, 13, end_learning_rate=1e-4, power=power)
+    if name == "cosine":
+        expected = keras.CosineDecay(1e-3, 10, alpha=0.1)
+    else:
+        expected = keras.PolynomialDecay(1e-3, 10, 1e-4, power if name == "polynomial" else 1.0)
+    for step in range(12):
+        assert rate(3 + step) == pytest.approx(float(expected(step)), rel=1e-5)
+
+
+# --------------------------------------------------------------------------------------------------- layers
+
+
+PATHS = [
+    *("classifier/encoder/Embedding-Token/embeddings", "classifier/encoder/Embedding-Norm/gamma"),
+    *("classifier/encoder/Encoder-1-MultiHeadSelfAttention/Wq", "classifier/encoder/Encoder-12-FeedForward-Norm/beta"),
+    *("classifier/encoder/NSP-Dense/kernel", "classifier/Head-Output/bias"),
+]
+
+
+def test_the_rate_falls_from_the_head_to_the_embeddings() -> None:
+    assert layer_factors(PATHS, 0.9) == pytest.approx([0.9**13, 0.9**13, 0.9**12, 0.9, 1, 1])
+    assert layer_factors(PATHS, 1.0) == [1.0] * 6
+    assert layer_factors(PATHS[-2:], 0.5) == [1.0, 1.0]  # the frozen stage
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_each_variable_moves_at_its_own_rate(name: str) -> None:
+    """As if each were trained alone at that rate, decay included."""
+    factors = [1.0, 0.5, 0.25, 0.0]
+    variables, optimizer = make(name, weight_decay=0.1, rate_factors=factors)
+    for step in range(3):
+        optimizer.apply(tensors(gradients(step)), rate_of(0.05))
+    for i, factor in enumerate(factors):
+        alone, other = make(name, weight_decay=0.1)
+        for step in range(3):
+            other.apply(tensors(gradients(step)), rate_of(0.05 * factor))
+        np.testing.assert_allclose(variables[i].numpy(), alone[i].numpy(), rtol=1e-6)
+    with pytest.raises(ValueError, match="one number a variable. Received: 1 for 4"):
+        make(name, rate_factors=[1.0])

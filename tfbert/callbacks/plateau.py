@@ -17,16 +17,24 @@ class Plateau(keras.callbacks.Callback):
         patience: epochs.
         factor: between 0 and 1.
         min_delta: smaller changes are no improvement.
+        least: what the rate is multiplied with in the end, at least.
     """
 
     remembered = ("best", "wait")  # what a run that goes on needs
 
     def __init__(
-        self, trainer: Trainer, monitor: str, mode: str, patience: int, factor: float = 0.5, min_delta: float = 1e-7
+        self,
+        trainer: Trainer,
+        monitor: str,
+        mode: str,
+        patience: int,
+        factor: float = 0.5,
+        min_delta: float = 1e-7,
+        least: float = 0.0,
     ):
         super().__init__()
         self.trainer, self.monitor, self.mode = trainer, monitor, mode
-        self.patience, self.factor, self.min_delta = patience, factor, min_delta
+        self.patience, self.factor, self.min_delta, self.least = patience, factor, min_delta, least
         self.best: float | None = None
         self.wait = 0
 
@@ -37,6 +45,9 @@ class Plateau(keras.callbacks.Callback):
             return
         self.wait += 1
         if self.wait >= self.patience:
-            self.trainer.rate_factor *= self.factor
             self.wait = 0
-            logger.info("epoch %d: %s on a plateau, learning rate times %g", epoch + 1, self.monitor, self.factor)
+            lowered = max(self.trainer.rate_factor * self.factor, self.least)
+            if lowered < self.trainer.rate_factor:
+                change = lowered / self.trainer.rate_factor
+                logger.info("epoch %d: %s on a plateau, learning rate times %g", epoch + 1, self.monitor, change)
+            self.trainer.rate_factor = min(lowered, self.trainer.rate_factor)

@@ -87,6 +87,11 @@ class ClassifyConfig(EpochSettings):
             )
         super().check_together()
 
+    def highest_rates(self) -> list[float]:
+        """As the base."""
+        frozen = [self.frozen_learning_rate] if self.frozen_epochs else []
+        return [*frozen, *([self.learning_rate] if self.epochs else [])]
+
 
 @dataclass(frozen=True)
 class _Job:
