@@ -65,6 +65,8 @@ class RunSettings:
     """auto (all GPUs, else the CPU), cpu:N (N logical devices) or gpu:N."""
     seed: int = 0
     """Seed of weights, order and dropout."""
+    deterministic: bool = False
+    """The same bits from the same command on GPUs as well, at some cost; a CPU gives them without."""
 
     choices: ClassVar[Mapping[str, Sequence[str]]] = {"optimizer": OPTIMIZERS, "mixed_precision": PRECISIONS}
     least: ClassVar[Mapping[str, float]] = {"seed": 0, "shuffle_window": 1, "length_multiple": 1, "save_steps": 0}

@@ -36,16 +36,19 @@ class Devices:
         return cls(kind, int(count) if count else (1 if kind == "cpu" else None))
 
 
-def make_strategy(devices: str = "auto") -> tf.distribute.Strategy:
+def make_strategy(devices: str = "auto", deterministic: bool = False) -> tf.distribute.Strategy:
     """The strategy for `devices`: the default one for a single device, else `MirroredStrategy`.
 
     `auto` takes every visible GPU, or the CPU where there is none. `cpu:N` makes N logical CPU devices, so that a
     strategy can be tried anywhere. Memory growth is set before anything touches a GPU; calling twice is fine.
+    `deterministic` makes TensorFlow choose kernels that give the same bits every time, for the rest of the process.
 
     Raises:
         ConfigError: there are fewer GPUs than asked for, or TensorFlow was already started with other devices.
     """
     wanted = Devices.parse(devices)
+    if deterministic:
+        tf.config.experimental.enable_op_determinism()
     gpus = tf.config.list_physical_devices("GPU")
     if wanted.kind == "gpu" and len(gpus) < (wanted.count or 1):
         raise ConfigError(f"--devices {devices} needs as many visible GPUs. Received: {len(gpus)}. Use auto or cpu:N.")

@@ -84,6 +84,37 @@ def assert_same(run: Run, straight: Run) -> None:
     assert all(np.array_equal(state[0][name], array) for name, array in wanted[0].items())
 
 
+UNTOUCHED = """
+import sys
+import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework import config
+from tfbert import strategy
+from tfbert.recipes import classify
+
+def watched(*arguments):
+    print("untouched", context.context()._context_handle is None)
+    made = strategy.make_strategy(*arguments)
+    print("deterministic", config.is_op_determinism_enabled())
+    return made
+
+classify.make_strategy = watched
+import train
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+def test_a_deterministic_run(command: Callable[..., list[str]], tmp_path: Path, straight: Run):
+    """Case 087: no device is touched before memory growth is set; on one CPU the bits are those without the mode."""
+    words = command(tmp_path / "run", "--deterministic")
+    done = subprocess.run(
+        [sys.executable, "-c", UNTOUCHED, *words[2:]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["untouched True", "deterministic True"]
+    assert_same(Run(tmp_path / "run"), straight)
+
+
 def test_killed_at_any_moment(command: Callable[..., list[str]], tmp_path: Path, straight: Run):
     """Cases 065 and 107: in steps, saves and validations; a second job is refused while the first one runs (116)."""
     draw = random.Random(0)

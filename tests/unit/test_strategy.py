@@ -85,6 +85,28 @@ def test_memory_growth_is_set_for_every_gpu_and_never_fails(
     assert made == [{"auto": ["/gpu:0", "/gpu:1"], "cpu:1": "/cpu:0", "cpu:2": ["/cpu:0", "/cpu:1"]}[devices]]
 
 
+def test_determinism_and_memory_growth_come_before_anything_touches_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 087: in that order, and only where it is asked for."""
+    done: list[str] = []
+    found = tf.config.list_physical_devices
+
+    def logical(kind: str) -> list[Any]:
+        done.append("devices")
+        return []
+
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a"] if kind == "GPU" else found(kind))
+    monkeypatch.setattr(tf.config, "list_logical_devices", logical)
+    monkeypatch.setattr(tf.config.experimental, "set_memory_growth", lambda gpu, enable: done.append("growth"))
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: done.append("determinism"))
+    for name in ("OneDeviceStrategy", "MirroredStrategy"):
+        monkeypatch.setattr(tf.distribute, name, lambda *_, **__: done.append("devices"))
+    make_strategy("auto", deterministic=True)
+    assert done == ["determinism", "growth", "devices"]
+    done.clear()
+    make_strategy("auto")
+    assert done == ["growth", "devices"]
+
+
 @pytest.mark.parametrize(
     ("precision", "policy", "rewrite"),
     [("none", "float32", False), ("bfloat16", "float32", True), ("float16", "mixed_float16", False)],

@@ -161,7 +161,7 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     init = find_init(settings.init, data.manifest.vocab_size if data.manifest else None)
     if data.manifest is not None:
         check_encoding(init, data.manifest, data.path)
-    strategy = make_strategy(settings.devices)
+    strategy = make_strategy(settings.devices, settings.deterministic)
     check_batch(settings.global_batch_size, strategy.num_replicas_in_sync, settings.accumulate)
     train, val = open_stores(data)
     names = data.label_names(train)
