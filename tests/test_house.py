@@ -30,7 +30,7 @@ ALLOWED = {
     "model": BASE,
     "objectives": BASE | {"losses", "model", "strategy"},
     "trainer": BASE | {"objectives", "optim", "strategy", "model"},
-    "settings": BASE | {"optim", "strategy"},
+    "settings": BASE | {"data", "optim", "strategy"},
     "state": BASE | {"data"},
     "callbacks": BASE | {"cli", "losses", "optim", "strategy", "model", "trainer", "state"},
     "run_folder": BASE | {"data", "model"},

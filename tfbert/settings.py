@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tfbert.data.sampling import SAMPLINGS
 from tfbert.errors import ConfigError
 from tfbert.optim import OPTIMIZERS
 from tfbert.optim import SCHEDULES as RATE_SCHEDULES
@@ -134,6 +135,8 @@ class EpochSettings(RunSettings):
     """Cut batches so that rows x padded length is at most this; --global_batch_size is then the most rows."""
     accumulate: int = 1
     """Micro-batches a step; the global batch stays the same."""
+    sampling: str = "none"
+    """Rows of an epoch: none (each once), balanced (as many of every class) or sqrt (between the two)."""
     monitor: str | None = None
     """Number that decides which weights are best and when to stop. Default: val_loss where there is a val part."""
     mode: str | None = None
@@ -141,7 +144,11 @@ class EpochSettings(RunSettings):
     patience: int = 0
     """Stop after this many epochs without improvement; 0 never stops early."""
 
-    choices: ClassVar[Mapping[str, Sequence[str]]] = {"schedule": SCHEDULES, "mode": ("min", "max")}
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {
+        "schedule": SCHEDULES,
+        "mode": ("min", "max"),
+        "sampling": SAMPLINGS,
+    }
     least: ClassVar[Mapping[str, float]] = {
         "epochs": 0,
         "patience": 0,

@@ -21,6 +21,7 @@ from tfbert.callbacks.step_progress import StepProgress
 from tfbert.data.batch import Batch
 from tfbert.data.feed import distribute
 from tfbert.data.plan import EpochPlan
+from tfbert.data.sampling import ClassSampler
 from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError
 from tfbert.model.checkpoint import load_weights
@@ -167,7 +168,8 @@ def train_stage(
         state: to take up, or None.
     """
     settings, strategy = session.settings, session.strategy
-    plans = [_plan(settings, rows, epoch) for epoch in stage.epochs]
+    sampler = _sampler(settings, rows)
+    plans = [_plan(settings, rows, epoch, sampler) for epoch in stage.epochs]
     total_steps = sum(plan.num_batches for plan in plans)
     logger.info(
         "stage %s: %d epochs, %d steps, %s of %s weights trained",
@@ -236,7 +238,19 @@ def _rate(settings: EpochSettings, stage: Stage, total_steps: int) -> Schedule:
     )
 
 
-def _plan(settings: EpochSettings, store: RowStore, epoch: int) -> EpochPlan:
+def _sampler(settings: EpochSettings, store: RowStore) -> ClassSampler | None:
+    if settings.sampling == "none":
+        return None
+    sampler = ClassSampler(store.labels, settings.sampling, settings.seed)
+    shown = [f"{draws:,} of {count:,}" for draws, count in zip(sampler.quotas, sampler.counts, strict=True)]
+    more = " ..." if len(shown) > 20 else ""
+    logger.info(
+        "sampling %s: draws an epoch of the rows of each class: %s%s", settings.sampling, ", ".join(shown[:20]), more
+    )
+    return sampler
+
+
+def _plan(settings: EpochSettings, store: RowStore, epoch: int, sampler: ClassSampler | None) -> EpochPlan:
     return EpochPlan(
         store.lengths,
         settings.global_batch_size,
@@ -245,6 +259,7 @@ def _plan(settings: EpochSettings, store: RowStore, epoch: int) -> EpochPlan:
         epoch=epoch,
         length_multiple=settings.length_multiple,
         batch_tokens=settings.batch_tokens,
+        sampler=sampler,
     )
 
 

@@ -361,6 +361,30 @@ def test_balanced_weights_of_an_unbalanced_set(small: Path, tmp_path: Path):
 
 
 @pytest.mark.usefixtures("eagerly")
+def test_sampling_draws_as_many_rows_of_each_class(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    from tfbert.recipes import classify
+
+    lines = ["x a\tant\n" for _ in range(70)] + ["x b\tbee\n"] * 20 + ["x c\tcat\n"] * 10
+    data = make_data(tmp_path, "text\tlabel\n" + "".join(lines), "--val_fraction", "0").folder
+    seen: list[int] = []
+    original = classify.plan_batches
+
+    def watched(*arguments: Any) -> Any:
+        for batch in original(*arguments):
+            seen.extend(batch["labels"][batch["weights"] > 0].tolist())
+            yield batch
+
+    monkeypatch.setattr(classify, "plan_batches", watched)
+    train(data, tmp_path / "run", "--sampling", "balanced", "--epochs", "2", init=small)
+    assert sorted(np.bincount(seen).tolist()) == [66, 66, 68]
+    assert "sampling balanced: draws an epoch of the rows of each class: 34 of 70, 33 of 20, 33 of 10" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.usefixtures("eagerly")
 def test_focal_loss(data: Path, small: Path, tmp_path: Path):
     """Case 099: the settings arrive."""
     run = train(data, tmp_path / "run", "--loss", "focal", "--focal_alpha", "bee=0.5", "--epochs", "2", init=small)
@@ -555,6 +579,8 @@ def refused(data: Path, model: Path, run_dir: Path, capsys: pytest.CaptureFixtur
         (["--head_dropout", "1"], "--head_dropout must be at least 0 and below 1. Received: 1"),
         (["--warmup", "1.5"], "--warmup must be at least 0 and at most 1"),
         (["--warmup_steps", "-1"], "--warmup_steps must be at least 0. Received: -1"),
+        (["--sampling", "all"], "--sampling is one of none, balanced, sqrt. Received: 'all'"),
+        (["--sampling", "sqrt", "--class_weights", "balanced"], "Leave one of the two out"),
         (["--layer_decay", "0"], "--layer_decay must be above 0 and at most 1"),
         (["--schedule_power", "2"], "--schedule_power is of the polynomial schedule. Received: 2.0 with linear"),
         (["--schedule", "constant", "--end_learning_rate", "1e-6"], "--end_learning_rate needs a rate that falls"),

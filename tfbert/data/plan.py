@@ -15,6 +15,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from tfbert.data.sampling import ClassSampler
+
 Rows = npt.NDArray[np.int64]
 MAX_BLOCK_ROWS = 1024
 BLOCKS_PER_WINDOW = 256  # at least, where the window allows: how well one window mixes a sorted file
@@ -32,6 +34,7 @@ class EpochPlan:
         shuffle: False keeps windows in file order and only sorts by length inside them (evaluation, prediction).
         length_multiple: lengths in one bucket differ by less than this.
         batch_tokens: where given, a batch is cut so that rows x (longest row, rounded up) stays within it.
+        sampler: where given, the epoch is over the rows that it draws, as many as there are, in place of each row once.
     """
 
     lengths: npt.NDArray[np.int32]
@@ -42,6 +45,7 @@ class EpochPlan:
     shuffle: bool = True
     length_multiple: int = 8
     batch_tokens: int | None = None
+    sampler: ClassSampler | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("global_batch_size", 1), ("window", 1), ("length_multiple", 1), ("seed", 0), ("epoch", 0)):
@@ -125,7 +129,7 @@ class EpochPlan:
         first = window * self.window_rows
         last = min(first + self.window_rows, self.num_rows)
         if not self.shuffle:
-            return np.arange(first, last, dtype=np.int64)
+            return self._drawn(np.arange(first, last, dtype=np.int64))
         order, starts = self._blocks
         a, b = np.searchsorted(starts, [first, last - 1], "right") - 1
         positions = np.arange(first, last, dtype=np.int64)
@@ -133,7 +137,11 @@ class EpochPlan:
         block = np.repeat(np.arange(a, b + 1), edges[1:] - edges[:-1])
         rows: Rows = order[block] * self._block_rows + (positions - starts[block])
         self._rng(1, window).shuffle(rows)
-        return rows
+        return self._drawn(rows)
+
+    def _drawn(self, places: Rows) -> Rows:
+        """The rows at places of the epoch before blocks were permuted."""
+        return places if self.sampler is None else self.sampler.rows(self.epoch)[places]
 
     def _buckets(self, rows: Rows) -> npt.NDArray[np.int64]:
         return -(-self.lengths[rows].astype(np.int64) // self.length_multiple)

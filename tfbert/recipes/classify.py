@@ -85,6 +85,11 @@ class ClassifyConfig(EpochSettings):
             raise ConfigError(
                 f"The dmi loss needs the whole batch at once. Received: --accumulate {self.accumulate}. Use 1."
             )
+        if self.sampling != "none" and self.class_weights == "balanced":
+            raise ConfigError(
+                "Rare classes are drawn more often, or weigh more. Received: --sampling "
+                f"{self.sampling} with --class_weights balanced. Leave one of the two out."
+            )
         super().check_together()
 
     def highest_rates(self) -> list[float]:
@@ -158,6 +163,8 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     make_loss(settings.loss, task, focal_gamma=settings.focal_gamma, label_smoothing=settings.label_smoothing)
     if settings.class_weights and task != "classify":
         raise ConfigError(f"--class_weights needs one class a row. Received: the task {task}.")
+    if settings.sampling != "none" and task != "classify":
+        raise ConfigError(f"--sampling needs one class a row. Received: {settings.sampling} with the task {task}.")
     init = find_init(settings.init, data.manifest.vocab_size if data.manifest else None)
     if data.manifest is not None:
         check_encoding(init, data.manifest, data.path)
