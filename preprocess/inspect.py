@@ -13,7 +13,7 @@ from tfbert.cli import option
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import Manifest, Part, file_checksum
 from tfbert.data.record import Record
-from tfbert.data.store import RowStore, open_store
+from tfbert.data.store import SUFFIXES, RowStore, open_store
 from tfbert.errors import ConfigError, DataError
 from tfbert.text.wordpiece import Vocabulary, WordPieceTokenizer
 
@@ -52,7 +52,7 @@ def inspect(config: InspectConfig) -> None:
         if not out.is_dir():
             raise DataError(f"--out names an existing folder. Received: {out}.")
     vocabulary = _vocabulary(data, manifest)
-    store = open_store(data / f"{config.part}.jsonl")
+    store = open_store(data / f"{config.part}{SUFFIXES[manifest.store]}")
     try:
         if len(store) != manifest.parts[config.part].rows:
             raise DataError(

@@ -1,6 +1,5 @@
 """Parts to files: one pass over the parts, in order, a part in memory at a time."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from preprocess.outputs import MakeOutput, Output
 from preprocess.parts import PartFiles, PartStats
 from preprocess.split import DUPLICATE, TRAIN, VAL, TextGroups, bucket_bits
-from tfbert.data.index import IndexWriter
 from tfbert.data.manifest import Part
 from tfbert.data.source import Source, printable
 from tfbert.progress import Progress, logger
@@ -63,33 +62,29 @@ class Merged:
         }
 
 
-class _Output:
-    """One data file with index and checksum, written in pieces."""
+class _Counted:
+    """One data file and what is counted of it."""
 
-    def __init__(self, folder: Path, name: str):
-        self._path = folder / f"{name}.jsonl"
-        self._file = self._path.open("wb")
-        self._index = IndexWriter(folder / f"{name}.idx")
-        self._digest = hashlib.blake2b(digest_size=16)
-        self.counts = _Counts()
+    def __init__(self, output: Output):
+        self._output = output
+        self._counts = _Counts()
 
-    def write(self, data: memoryview, table: npt.NDArray[np.void]) -> None:
-        self._file.write(data)
-        self._digest.update(data)
-        self._index.append(table["size"].astype(np.int64), table["length"], table["label"])
+    def write(self, files: PartFiles, table: npt.NDArray[np.void], chosen: npt.NDArray[np.bool_]) -> None:
+        self._output.write(files, table, chosen)
+        pairs = files.classes()
+        labels = table["label"][chosen] if pairs is None else pairs[chosen[pairs[:, 0]], 1]
+        self._counts.add(table[chosen], labels)
 
     def close(self) -> tuple[_Counts, str, int]:
-        size = self._file.tell()
-        self._file.close()
-        self._index.close(size)
-        return self.counts, self._digest.hexdigest(), size
+        return self._counts, *self._output.close()
 
 
 class Merger:
-    """Merges the parts of a run into `train.jsonl`, `val.jsonl`, `test.jsonl`, their indexes and `rejects.jsonl`.
+    """Merges the parts of a run into the data files train, val and test, their indexes and `rejects.jsonl`.
 
     Args:
         folder: where the files are written.
+        make_output: makes a data file in the folder.
         sources: inputs by group, for the names in the rejects.
         parts: statistics of the parts by group, in order.
         files: (group, number) -> files of the part.
@@ -102,6 +97,7 @@ class Merger:
     def __init__(
         self,
         folder: Path,
+        make_output: MakeOutput,
         *,
         sources: dict[str, list[Source]],
         parts: dict[str, list[PartStats]],
@@ -111,7 +107,8 @@ class Merger:
         dedup: bool,
         grouped: bool,
     ):
-        self._folder, self._sources, self._parts, self._files = folder, sources, parts, files
+        self._folder, self._make_output = folder, make_output
+        self._sources, self._parts, self._files = sources, parts, files
         self._num_labels, self._val_fraction, self._dedup = num_labels, val_fraction, dedup
         self._grouped = grouped
 
@@ -163,15 +160,16 @@ class Merger:
     def _merge(
         self, name: str, group: TextGroups | None, merged: Merged, rejects: BinaryIO, progress: Progress
     ) -> None:
-        outputs = {TRAIN: _Output(self._folder, name)}
+        outputs = {TRAIN: _Counted(self._make_output(name))}
         left_out: Counter[str] = Counter()
         first = 0
         for number, table in enumerate(self._tables(name)):
             part, files = self._parts[name][number], self._files(name, number)
             goes = group.destination.read(first, len(table)) if group is not None else np.zeros(len(table), "u1")
             if VAL not in outputs and np.any(goes == VAL):
-                outputs[VAL] = _Output(self._folder, "val")
-            _write_rows(outputs, goes, table, files)
+                outputs[VAL] = _Counted(self._make_output("val"))
+            for code, output in outputs.items():
+                output.write(files, table, goes == code)
             dropped = _dropped(goes, table, files)
             left_out.update(row["reason"] for row in dropped)
             path = printable(self._sources[name][part.source].path)
@@ -183,20 +181,6 @@ class Merger:
         merged.rejected[name] = left_out
         for code, output in outputs.items():
             merged.parts["val" if code == VAL else name] = output.close()
-
-
-def _write_rows(
-    outputs: dict[int, _Output], goes: npt.NDArray[np.uint8], table: npt.NDArray[np.void], files: PartFiles
-) -> None:
-    data = memoryview(files.path(".jsonl").read_bytes())
-    ends = np.cumsum(table["size"], dtype=np.int64)
-    for a, b in _runs(goes):
-        if (output := outputs.get(int(goes[a]))) is not None:
-            output.write(data[ends[a] - table["size"][a] : ends[b - 1]], table[a:b])
-    pairs = files.classes()
-    for code, output in outputs.items():
-        chosen = goes == code
-        output.counts.add(table[chosen], table["label"][chosen] if pairs is None else pairs[chosen[pairs[:, 0]], 1])
 
 
 def _dropped(goes: npt.NDArray[np.uint8], table: npt.NDArray[np.void], files: PartFiles) -> list[dict[str, Any]]:
@@ -214,12 +198,3 @@ def _dropped(goes: npt.NDArray[np.uint8], table: npt.NDArray[np.void], files: Pa
         }
         for i in rows
     ]
-
-
-def _runs(values: npt.NDArray[np.uint8]) -> Iterator[tuple[int, int]]:
-    """Ranges of equal neighbours."""
-    if not len(values):
-        return
-    cuts = np.flatnonzero(np.diff(values)) + 1
-    edges: list[int] = [0, *cuts.tolist(), len(values)]
-    yield from zip(edges[:-1], edges[1:], strict=True)

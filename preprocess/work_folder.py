@@ -12,11 +12,13 @@ from preprocess.parts import PartFiles
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import PARTS, Manifest, file_checksum
 from tfbert.data.output import sync
+from tfbert.data.store import SUFFIXES
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import logger
 
 PUBLISHED = (
-    *(f"{part}{suffix}" for part in PARTS for suffix in (".jsonl", ".idx")), "labels.txt", "rejects.jsonl", "vocab.txt"
+    *(f"{part}{suffix}" for part in PARTS for suffix in (*SUFFIXES.values(), ".idx")),
+    "labels.txt", "rejects.jsonl", "vocab.txt",
 )  # fmt: skip
 _OURS = re.compile(
     rf"run\.json|publishing|{re.escape(MANIFEST)}|(labels|vocab)\.txt|rejects\.jsonl|({'|'.join(PARTS)})[-.].*"
@@ -149,7 +151,7 @@ class WorkFolder:
         if names is not None:
             (self.folder / "labels.txt").write_bytes("".join(f"{name}\n" for name in names).encode("utf-8"))
         (self.folder / MANIFEST).write_bytes(manifest.dump())
-        made = {f"{part}{suffix}" for part in manifest.parts for suffix in (".jsonl", ".idx")}
+        made = {f"{part}{suffix}" for part in manifest.parts for suffix in (SUFFIXES[manifest.store], ".idx")}
         made |= {"vocab.txt", "rejects.jsonl"} | ({"labels.txt"} if names is not None else set())
         for name in [*made, MANIFEST]:
             sync(self.folder / name)

@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import orjson
+import pyarrow.ipc
 
 from preprocess.__main__ import main
 
@@ -38,6 +39,11 @@ class DataSet:
     folder: Path
 
     def rows(self, part: str = "train") -> list[dict[str, Any]]:
+        """Rows of either store, as JSON lines have them."""
+        if (self.folder / f"{part}.arrow").exists():
+            table = pyarrow.ipc.open_file(self.folder / f"{part}.arrow").read_all()
+            return [{name: value for name, value in row.items() if (name, value) != ("weight", 1.0)}
+                    for row in table.to_pylist()]  # fmt: skip
         data = (self.folder / f"{part}.jsonl").read_bytes()
         assert data == b"" or data.endswith(b"\n")
         return [orjson.loads(line) for line in data.split(b"\n")[:-1]]

@@ -41,7 +41,7 @@ class RunSettings:
     """What every training run has. A recipe adds its own settings, and their limits to the class variables."""
 
     data: str
-    """Data-set folder, or a JSON-lines file of token ids."""
+    """Data-set folder, or a JSON-lines or Arrow file of token ids."""
     run_dir: str
     """Folder to write the run to."""
     optimizer: str = "adamw"

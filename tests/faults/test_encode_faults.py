@@ -229,12 +229,13 @@ def test_a_run_after_a_failure_starts_clean_or_resumes(shop: Workshop) -> None:
 # ------------------------------------------------------------------------------------------------------- signals
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_stopped_run_resumes_to_the_same_bytes(shop: Workshop, number: signal.Signals, code: int) -> None:
-    whole = encode(
-        shop.folder, [shop.source], *LABELLED, "--chunk_bytes", "30", "--val_fraction", "0.2", "--dedup", out="whole"
-    ).files
-    flags = ("--val_fraction", "0.2", "--dedup")
+@pytest.mark.parametrize(
+    "number, code, store",
+    [(signal.SIGTERM, 143, "jsonl"), (signal.SIGINT, 130, "jsonl"), (signal.SIGTERM, 143, "arrow")],
+)
+def test_a_stopped_run_resumes_to_the_same_bytes(shop: Workshop, number: signal.Signals, code: int, store: str) -> None:
+    flags = ("--val_fraction", "0.2", "--dedup", "--store", store)
+    whole = encode(shop.folder, [shop.source], *LABELLED, "--chunk_bytes", "30", *flags, out="whole").files
     ended, error = shop.interrupt(number, *flags)
     assert ended == code
     assert "--resume goes on from them" in error
@@ -418,8 +419,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("rows", [5000, 40_000])
-@pytest.mark.parametrize("flags", [[], ["--dedup", "--val_fraction", "0.1"]])
+@pytest.mark.parametrize(
+    "rows, flags",
+    [
+        *((rows, flags) for rows in (5000, 40_000) for flags in ([], ["--dedup", "--val_fraction", "0.1"])),
+        *((rows, ["--store", "arrow"]) for rows in (9000, 40_000)),
+    ],
+)
 def test_a_full_disk_is_an_error_and_publishes_nothing(
     tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str], rows: int, flags: list[str]
 ) -> None:

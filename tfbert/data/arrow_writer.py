@@ -48,10 +48,10 @@ def row_schema(
 
 def make_table(
     schema: Any,
-    *,
     token_ids: npt.NDArray[np.int32],
     lengths: npt.NDArray[np.int64],
     first_lengths: npt.NDArray[np.int64] | None = None,
+    *,
     labels: Sequence[Any] | None = None,
     weights: Sequence[float] | None = None,
     types: Sequence[str] | None = None,
@@ -89,6 +89,22 @@ def _segment_ids(lengths: npt.NDArray[np.int64], first_lengths: npt.NDArray[np.i
     firsts = lengths if first_lengths is None else first_lengths
     runs = np.stack([firsts, lengths - firsts], axis=1).ravel()
     return np.repeat(np.tile(np.array([0, 1], np.uint8), len(lengths)), runs)
+
+
+def dump_table(table: Any) -> bytes:
+    """Rows on their way from one process to another; `load_table` reads them from a file."""
+    pa = import_pyarrow(_PURPOSE)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def load_table(path: Path) -> Any:
+    """The rows that `dump_table` made."""
+    pa = import_pyarrow(_PURPOSE)
+    with pa.memory_map(str(path)) as source, pa.ipc.open_stream(source) as reader:
+        return reader.read_all()
 
 
 class ArrowWriter:

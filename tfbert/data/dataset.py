@@ -1,4 +1,4 @@
-"""A data-set folder, or a bare JSON-lines file, as training takes it."""
+"""A data-set folder, or a bare JSON-lines or Arrow file, as training takes it."""
 
 import zlib
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import numpy as np
 from tfbert.data.labels import load_label_map
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import PARTS, Manifest, file_checksum
-from tfbert.data.store import RowStore, open_store
+from tfbert.data.store import SUFFIXES, RowStore, open_store
 from tfbert.errors import DataError
 
 MAX_BARE_CLASSES = 10_000  # of a file without label names; a larger class id is a mistake
@@ -33,7 +33,7 @@ class DataSet:
 
     @classmethod
     def open(cls, path: Path | str) -> "DataSet":
-        """Opens a folder with a manifest, a folder with train.jsonl, or a JSON-lines file (a train part alone).
+        """Opens a folder with a manifest, a folder with train.jsonl or train.arrow, or such a file (train alone).
 
         Raises:
             DataError: there is no data set, or a file of it is missing or not the one of the manifest.
@@ -43,10 +43,9 @@ class DataSet:
             if (path.parent / MANIFEST).is_file():
                 raise DataError(f"--data names the folder of a data set. Received: {path}. Give {path.parent}.")
             return cls(path, {"train": path}, None)
-        files = {name: path / f"{name}.jsonl" for name in PARTS}
         if (path / MANIFEST).is_file():
             manifest = Manifest.load(path / MANIFEST)
-            parts = {name: files[name] for name in manifest.parts}
+            parts = {name: path / f"{name}{SUFFIXES[manifest.store]}" for name in manifest.parts}
             for name, file in parts.items():
                 if not file.is_file() or file.stat().st_size != manifest.parts[name].bytes:
                     raise DataError(f"{file}: the file is not the one of the manifest. Encode the data again.")
@@ -57,10 +56,14 @@ class DataSet:
             return cls(path, parts, manifest)
         if (path / "rejects.jsonl").exists():  # `preprocess encode` was stopped while it published
             raise DataError(f"{path}: the data set is not complete. Received: no {MANIFEST}. Encode the data again.")
+        kinds = [suffix for suffix in SUFFIXES.values() if (path / f"train{suffix}").is_file()]
+        if len(kinds) > 1:
+            raise DataError(f"{path}: a data set has one kind of files. Received: train{' and train'.join(kinds)}.")
+        files = {name: path / f"{name}{suffix}" for suffix in kinds for name in PARTS}
         parts = {name: file for name, file in files.items() if file.is_file()}
-        if "train" not in parts:
+        if not parts:
             raise DataError(
-                f"--data names a folder made by `preprocess encode`, or a JSON-lines file. Received: {path}"
+                f"--data names a folder made by `preprocess encode`, or a JSON-lines or Arrow file. Received: {path}"
                 f"{'' if path.exists() else ', which does not exist'}."
             )
         return cls(path, parts, None)

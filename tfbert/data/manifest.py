@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from tfbert.data.store import SUFFIXES
 from tfbert.errors import ConfigError, DataError
 from tfbert.text.row_encoder import EncodingSettings
 
@@ -35,6 +36,7 @@ _SHAPE = {
     "label_map": {str: int},
     "label_separator": str,
     "split": ({str: (str, int, float)}, None),
+    "store": tuple(SUFFIXES),
     "dedup": bool,
     "conflicts": int,
     "leaked": {str: int},
@@ -89,6 +91,7 @@ class Manifest:
         conflicts: texts that occurred with several labels (known where a split or dedup looked for them).
         leaked: rows of val and test whose text also occurs in train (known with dedup).
         parts: train, val, test.
+        store: of the data files: jsonl or arrow.
     """
 
     inputs: dict[str, list[dict[str, Any]]]
@@ -107,6 +110,7 @@ class Manifest:
     conflicts: int
     leaked: dict[str, int]
     parts: dict[str, Part]
+    store: str = "jsonl"
     version: int = field(default=FORMAT_VERSION)
 
     def encoding_settings(self) -> EncodingSettings:
@@ -130,6 +134,7 @@ class Manifest:
                 raise DataError(
                     f"{path}: this version reads format {FORMAT_VERSION}. Received: {version}. Encode the data again."
                 )
+            values.setdefault("store", "jsonl")
             _check(values, _SHAPE, "it")
             values["parts"] = {name: Part(**part) for name, part in values["parts"].items()}
             manifest = cls(**values)
