@@ -19,12 +19,12 @@ import yaml
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import Manifest
 from tfbert.errors import ConfigError, DataError
-from tfbert.model.checkpoint import RUN_WEIGHTS
+from tfbert.model.checkpoint import DESCRIPTION, RUN_WEIGHTS, read_description
 from tfbert.model.config import BertConfig
 
 CONFIG = "config.yaml"
 _OURS = (
-    "bert_config.json", "model.json", MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
+    "bert_config.json", DESCRIPTION, MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
     "events", "report", "finished", "last", "features",
 )  # fmt: skip
 _PATHS = ("data", "init")  # settings that name the same file in several ways
@@ -143,7 +143,7 @@ class RunFolder:
         temporary.write_text(yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
         temporary.replace(self.path / CONFIG)
         (self.path / "bert_config.json").write_text(bert_config.dump(), encoding="utf-8")
-        (self.path / "model.json").write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
+        (self.path / DESCRIPTION).write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
         (self.path / "labels.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
         if manifest is not None:
             (self.path / MANIFEST).write_bytes(manifest.dump())
@@ -157,17 +157,10 @@ class RunFolder:
         """Sizes of the encoder, and the arguments of the classifier.
 
         Raises:
-            DataError: the folder is not a run folder.
+            CheckpointError: the folder is not a run folder.
         """
-        try:
-            model = json.loads((self.path / "model.json").read_text(encoding="utf-8"))
-            if not isinstance(model, dict) or "num_outputs" not in model:
-                raise ValueError("model.json does not describe a classifier")
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"{self.path}: a run folder of `train.py classify` has a model.json. Received: {error}."
-            ) from error
-        return BertConfig.load(self.path / "bert_config.json"), model
+        description = read_description(self.path / DESCRIPTION)
+        return BertConfig.load(self.path / "bert_config.json"), description
 
     def manifest(self) -> Manifest:
         """How the texts of the run were read and encoded.

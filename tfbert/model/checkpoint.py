@@ -4,22 +4,35 @@ Loading is all or nothing: names and shapes are compared first, and a partial ma
 tensors named.
 """
 
-import json
+import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import keras
 import numpy as np
+import orjson
 
 from tfbert.errors import CheckpointError, ConfigError
-from tfbert.model.config import BertConfig
+from tfbert.model.config import MAX_SIZE, BertConfig
 from tfbert.model.encoder import BertEncoder
 from tfbert.model.mlm import MaskedLM
 
 RUN_WEIGHTS = "best.weights.h5"
+DESCRIPTION = "model.json"
+_DESCRIBED: dict[str, tuple[tuple[type, ...], float, float]] = {  # kinds, lowest and highest number
+    "num_outputs": ((int,), 1, MAX_SIZE),
+    "head": ((str,), 0, 0),
+    "head_units": ((int,), 1, MAX_SIZE),
+    "head_dropout": ((int, float), 0, 1),
+}
+_SUM_MARK = b"tfb-crc32\n"
+_SUM_BYTES = len(_SUM_MARK) + 4
+_BLOCK = 1 << 20
 _READERS = {"google": ("keras_bert", "keras-bert"), "huggingface": ("safetensors", "safetensors")}
 
 
@@ -373,10 +386,7 @@ def _load_run(encoder: BertEncoder, path: Path) -> int:
     """The encoder out of a run's classifier."""
     from tfbert.model.heads import Classifier
 
-    try:
-        description = json.loads((path.parent / "model.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path.parent}: this is not a run folder. Received: {_one_line(error)}.") from error
+    description = read_description(path.with_name(DESCRIPTION))
     source = Classifier(encoder.config, **description)
     load_weights(source, path)
     if encoder.has_pooler and not source.encoder.has_pooler:
@@ -389,8 +399,37 @@ def _load_run(encoder: BertEncoder, path: Path) -> int:
     return len(encoder.weights)
 
 
+def read_description(path: Path) -> dict[str, Any]:
+    """The arguments of a run's `Classifier`, beside its encoder's config.
+
+    Raises:
+        CheckpointError: the file is missing or does not describe a classifier.
+    """
+    from tfbert.model.heads import HEADS
+
+    try:
+        values = orjson.loads(path.read_bytes())
+        if not isinstance(values, dict) or not {"num_outputs"} <= values.keys() <= set(_DESCRIBED):
+            raise ValueError("it does not describe a classifier")
+        if values.get("head", HEADS[0]) not in HEADS:
+            raise ValueError(f"head {str(values['head'])[:40]!r}")
+        for name, value in values.items():
+            kinds, low, high = _DESCRIBED[name]
+            if type(value) not in kinds or (str not in kinds and not low <= value <= high):
+                raise ValueError(f"{name} {str(value)[:40]!r}")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path.parent}: a run folder of `train.py classify` has a {path.name} that describes its classifier. "
+            f"Received: {_one_line(error)}."
+        ) from error
+    return values
+
+
 def load_weights(model, path: Path) -> None:
     """Reads a `.weights.h5` file into a model of the same shape.
+
+    A file that `save_weights` wrote ends with its checksum, so no byte of it can have changed unseen. HDF5 itself
+    knows none, and its readers stumble over damaged files in many ways.
 
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
@@ -398,11 +437,12 @@ def load_weights(model, path: Path) -> None:
     if not path.is_file():
         raise CheckpointError(f"{path}: there are no weights. Received: no such file.")
     try:
+        _check_sum(path)
         count = _count_tensors(path)
         if count != len(model.weights):  # Keras itself ignores tensors that the model has no place for
             raise ValueError(f"{count} tensors, {len(model.weights)} in the model")
         model.load_weights(path)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, MemoryError) as error:  # all from damaged files
         raise CheckpointError(
             f"{path}: the weights are damaged or of another model. Received: {_one_line(error)}."
         ) from error
@@ -423,10 +463,36 @@ def _count_tensors(path: Path) -> int:
 
 
 def save_weights(model, path: Path) -> None:
-    """Writes a `.weights.h5` file whole or not at all."""
+    """Writes a `.weights.h5` file whole or not at all, with its checksum behind what HDF5 reads of it."""
     temporary = path.with_name("saving-" + path.name)
     model.save_weights(temporary)
+    with temporary.open("r+b") as file:
+        checksum = _crc32(file, temporary.stat().st_size)
+        file.write(_SUM_MARK + checksum.to_bytes(4, "little"))
+        file.flush()
+        os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _check_sum(path: Path) -> None:
+    """Raises ValueError where the file ends with a checksum that is not its own; files of others have none."""
+    size = path.stat().st_size - _SUM_BYTES
+    with path.open("rb") as file:
+        if size < 0:
+            return
+        file.seek(size)
+        mark, stored = file.read(len(_SUM_MARK)), file.read(4)
+        file.seek(0)
+        if mark == _SUM_MARK and _crc32(file, size) != int.from_bytes(stored, "little"):
+            raise ValueError("the checksum does not fit")
+
+
+def _crc32(file: BinaryIO, size: int) -> int:
+    checksum = 0
+    while size > 0 and (block := file.read(min(size, _BLOCK))):
+        checksum = zlib.crc32(block, checksum)
+        size -= len(block)
+    return checksum
 
 
 def _one_line(error: BaseException) -> str:

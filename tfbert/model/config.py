@@ -1,12 +1,14 @@
 """The shape of a BERT encoder, with the field names of `bert_config.json`."""
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tfbert.errors import ConfigError
 
+MAX_SIZE = 2**31 - 1  # of any dimension
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "relu", "silu", "tanh")
 
 
@@ -50,8 +52,10 @@ class BertConfig:
             value = getattr(self, field.name)
             if field.type is int:
                 least = 0 if field.name == "num_hidden_layers" else 1
-                if type(value) is not int or value < least:
-                    raise ConfigError(f"{field.name} is a whole number of at least {least}. Received: {value!r}.")
+                if type(value) is not int or not least <= value <= MAX_SIZE:
+                    raise ConfigError(
+                        f"{field.name} is a whole number from {least} to {MAX_SIZE}. Received: {str(value)[:40]!r}."
+                    )
             elif field.type is float and (type(value) not in (int, float) or not 0 <= value < 1):
                 raise ConfigError(f"{field.name} is a number in [0, 1). Received: {value!r}.")
         if self.hidden_size % self.num_attention_heads:
@@ -82,13 +86,28 @@ class BertConfig:
         path = Path(path)
         try:
             values = json.loads(path.read_text(encoding="utf-8-sig"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: a BERT config is a JSON file. Received: {error}.") from error
         if not isinstance(values, dict):
             raise ConfigError(f"{path}: a BERT config is a JSON object. Received: {type(values).__name__}.")
         if vocab_size is not None:
             values.setdefault("vocab_size", vocab_size)
-        return cls.from_dict(values, str(path))
+        config = cls.from_dict(values, str(path))
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if 4 * config.num_weights > memory:
+            raise ConfigError(
+                f"{path}: the weights must fit in memory. Received: {config.num_weights:,} weights of 4 bytes, "
+                f"{memory:,} bytes of memory."
+            )
+        return config
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of the encoder, without pooler."""
+        width = self.hidden_size
+        embeddings = (self.vocab_size + self.type_vocab_size + self.max_position_embeddings + 2) * width
+        attention, feed_forward = 4 * width * (width + 1), 2 * width * self.intermediate_size
+        return embeddings + self.num_hidden_layers * (attention + feed_forward + self.intermediate_size + 5 * width)
 
     def without_dropout(self) -> "BertConfig":
         return replace(self, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

@@ -1,6 +1,7 @@
 """The shape of an encoder: what is refused, and what is read from files."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from tfbert.errors import ConfigError
 from tfbert.model.checkpoint import check_vocabulary
 from tfbert.model.config import BertConfig
+from tfbert.model.encoder import BertEncoder
 
 GOOD = {"vocab_size": 50, "hidden_size": 8, "num_attention_heads": 2}
 
@@ -86,3 +88,24 @@ def test_a_vocabulary_larger_than_the_model_is_refused_with_both_numbers() -> No
     assert "49 tokens, the model 50" in (check_vocabulary(config, 49, "v.txt") or "")
     with pytest.raises(ConfigError, match=r"51 tokens \(v\.txt\), vocab_size 50"):
         check_vocabulary(config, 51, "v.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"vocab_size": 2000000000, "hidden_size": 1048560}', "the weights must fit in memory"),
+        ('{"vocab_size": 9999999999999}', "vocab_size is a whole number from 1 to 2147483647"),
+        ("[" * 100_000, "a BERT config is a JSON file"),
+    ],
+)
+def test_absurd_files_are_refused_before_anything_is_made(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bert_config.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"bert_config.json: {message}"):
+        BertConfig.load(path)
+
+
+@pytest.mark.usefixtures("logical_cpus")
+def test_the_number_of_weights_is_that_of_the_encoder() -> None:
+    config = BertConfig(30, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=12)
+    assert config.num_weights == sum(math.prod(weight.shape) for weight in BertEncoder(config).weights)

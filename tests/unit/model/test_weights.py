@@ -14,7 +14,7 @@ import pytest
 from tiny_training import CONFIG, NO_DROPOUT, inputs_of, make_model, weights_of
 
 from tfbert.errors import CheckpointError
-from tfbert.model.checkpoint import find_init, load_encoder, load_weights, save_weights
+from tfbert.model.checkpoint import find_init, load_encoder, load_weights, read_description, save_weights
 from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
 
@@ -90,6 +90,35 @@ def test_a_damaged_file_is_named(saved: tuple[Path, npt.NDArray[np.float32]], tm
         path.write_bytes(content[damage])
     with pytest.raises(CheckpointError, match=r"cut\.weights\.h5: "):
         load_weights(make_model()[1], path)
+
+
+@pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
+def test_a_changed_byte_is_seen(saved: tuple[Path, npt.NDArray[np.float32]], tmp_path: Path, at: float) -> None:
+    """HDF5 itself would read another number; a file of others, without a checksum, loads as it is."""
+    data = bytearray(saved[0].read_bytes())
+    path = tmp_path / "changed.weights.h5"
+    path.write_bytes(data[: data.rindex(b"tfb-crc32\n")])
+    _, model = make_model()
+    load_weights(model, path)
+    np.testing.assert_array_equal(logits(model), saved[1])
+    data[int(len(data) * at)] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"changed\.weights\.h5: .*the checksum does not fit"):
+        load_weights(model, path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}", b"[]", b"[" * 5000, b"\xff", b'{"num_outputs": 0}', b'{"num_outputs": true}', b'{"num_outputs": 1e3}',
+        b'{"num_outputs": 2, "head": "../x"}', b'{"num_outputs": 2, "head_units": 99999999999999}',
+        b'{"num_outputs": 2, "name": "x"}', b'{"num_outputs": 2, "head_dropout": "0"}',
+    ],
+)  # fmt: skip
+def test_a_description_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"a run folder .* has a model\.json"):
+        read_description(tmp_path / "model.json")
 
 
 def test_a_save_that_fails_leaves_the_file_before(
@@ -178,7 +207,7 @@ def test_a_run_without_a_pooler_gives_none(tmp_path: Path) -> None:
 def test_a_run_folder_that_lacks_its_description_is_refused(tmp_path: Path) -> None:
     write_run(tmp_path, "pool")
     (tmp_path / "model.json").unlink()
-    with pytest.raises(CheckpointError, match="this is not a run folder"):
+    with pytest.raises(CheckpointError, match="model.json that describes its classifier"):
         load_encoder(BertEncoder(NO_DROPOUT), find_init(tmp_path))
 
 
