@@ -32,6 +32,7 @@ ALLOWED = {
     "trainer": BASE | {"objectives", "optim", "strategy", "model"},
     "settings": BASE | {"data", "optim", "strategy"},
     "state": BASE | {"data"},
+    "exports": BASE | {"data", "model"},
     "callbacks": BASE | {"cli", "losses", "optim", "strategy", "model", "trainer", "state"},
     "run_folder": BASE | {"data", "model"},
     "class_values": BASE,

@@ -6,7 +6,8 @@ tensors named.
 
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,8 +22,10 @@ from tfbert.errors import CheckpointError, ConfigError
 from tfbert.model.config import MAX_SIZE, BertConfig
 from tfbert.model.encoder import BertEncoder
 from tfbert.model.mlm import MaskedLM
+from tfbert.model.tensor_names import GOOGLE_TRANSPOSED, HEAD_LAYERS, huggingface_prefix, is_kernel, tensor_names
 
 RUN_WEIGHTS = "best.weights.h5"
+EXPORTS, LAST_EXPORT = "exports", "end"  # of a run of `train.py pretrain`
 DESCRIPTION = "model.json"
 _DESCRIBED: dict[str, tuple[tuple[type, ...], float, float]] = {  # kinds, lowest and highest number
     "num_outputs": ((int,), 1, MAX_SIZE),
@@ -57,8 +60,8 @@ def find_init(path: Path | str, vocab_size: int | None = None) -> Init:
     """Tells what `--init` names.
 
     Args:
-        path: a folder with a Google checkpoint, a Hugging Face folder, a run folder, a checkpoint prefix (also its
-            .index file), or a bare config file for random weights.
+        path: a folder with a Google checkpoint, a Hugging Face folder, a run folder (of pretraining: its last export),
+            a checkpoint prefix (also its .index file), or a bare config file for random weights.
         vocab_size: for a bare config without one.
 
     Raises:
@@ -71,6 +74,8 @@ def find_init(path: Path | str, vocab_size: int | None = None) -> Init:
     vocab = folder / "vocab.txt" if (folder / "vocab.txt").is_file() else None
     bert_config = folder / "bert_config.json"
     if path.is_dir():
+        if (path / EXPORTS / LAST_EXPORT).is_dir():
+            return find_init(path / EXPORTS / LAST_EXPORT)
         if (path / RUN_WEIGHTS).is_file() and bert_config.is_file():
             return Init("run", path / RUN_WEIGHTS, BertConfig.load(bert_config), vocab)
         if (path / "model.safetensors").is_file():
@@ -132,15 +137,19 @@ def load_encoder(encoder: BertEncoder, init: Init) -> int:
     if init.kind == "config":
         return 0
     _check_reader(init)
-    if init.kind == "google":
-        return _load_google(encoder, init.path)
-    if init.kind == "huggingface":
-        return _load_huggingface(encoder, _huggingface_tensors(init.path), init.path)
-    return _load_run(encoder, init.path)
+    if init.kind == "run":
+        return _load_run(encoder, init.path)
+    source = _open_source(init)
+    parts = ("body", "pooler") if encoder.has_pooler else ("body",)
+    count = _compare(encoder, source, parts, "the encoder")
+    source.fill(encoder, parts)
+    return count
 
 
 def load_masked_lm(model: MaskedLM, init: Init) -> int:
     """Fills an encoder and the masked-language-model head behind it; returns the number of tensors loaded.
+
+    The pooler and the layer behind it, which tells pairs apart, stay as they are where the checkpoint has none.
 
     Raises:
         CheckpointError: as `load_encoder`; or there is no such head in it: a run folder of a classifier has none, nor
@@ -149,20 +158,20 @@ def load_masked_lm(model: MaskedLM, init: Init) -> int:
     if init.kind == "config":
         return 0
     _check_reader(init)
-    if init.kind == "google":
-        count = _compare_google(model, _GOOGLE_MLM, init.path, _MLM_HEAD) + _load_google(model.encoder, init.path)
-        _set_from_google(model, _GOOGLE_MLM, init.path)
-        return count
-    if init.kind == "huggingface":
-        tensors = _with_tied_decoder(_huggingface_tensors(init.path), init.path)
-        count = _compare_huggingface(model, _HF_MLM, tensors, init.path, _MLM_HEAD)
-        count += _load_huggingface(model.encoder, tensors, init.path)
-        _set_from_huggingface(model, _HF_MLM, tensors)
-        return count
-    raise CheckpointError(
-        f"{init.path}: a masked language model starts from a Google checkpoint or a Hugging Face folder. "
-        "Received: a run folder of a classifier."
-    )
+    if init.kind == "run":
+        raise CheckpointError(
+            f"{init.path}: a masked language model starts from a Google checkpoint or a Hugging Face folder. "
+            "Received: a run folder of a classifier."
+        )
+    source = _open_source(init)
+    if isinstance(source, _HuggingFace):
+        source.check_decoder()
+    optional = (("pooler", model.encoder.has_pooler), ("pairs", model.has_pair_head))
+    more = tuple(part for part, wanted in optional if wanted and source.has(model.encoder.config, part))
+    count = _compare(model, source, ("mlm",), "the masked-language-model head")
+    count += _compare(model, source, ("body", *more), "the encoder")
+    source.fill(model, ("body", "mlm", *more))
+    return count
 
 
 def _check_reader(init: Init) -> None:
@@ -174,78 +183,65 @@ def _check_reader(init: Init) -> None:
         )
 
 
-def _layer_names(config: BertConfig, names: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Expands `{i}` (from 0) and `{n}` (from 1) over the layers of the encoder: our layer -> names of its tensors."""
-    expanded = {}
-    for layer, tensors in names.items():
-        numbers = range(config.num_hidden_layers) if "{n}" in layer else range(1)
-        for i in numbers:
-            expanded[layer.format(n=i + 1)] = [tensor.format(i=i) for tensor in tensors]
-    return expanded
+class _Source(ABC):
+    """The tensors of a checkpoint under their names there, in shape as we want them."""
+
+    kind: str
+    path: Path
+
+    @abstractmethod
+    def shape(self, name: str) -> Sequence[int] | None:
+        """Shape of a tensor; None where there is none."""
+
+    @abstractmethod
+    def read(self, name: str) -> np.ndarray:
+        """A tensor, float32."""
+
+    def names(self, config: BertConfig, *parts: str) -> dict[str, list[str]]:
+        return tensor_names(self.kind, config, *parts)
+
+    def has(self, config: BertConfig, part: str) -> bool:
+        names = [name for tensors in self.names(config, part).values() for name in tensors]
+        return all(self.shape(name) is not None for name in names)
+
+    def fill(self, model: MaskedLM | BertEncoder, parts: Sequence[str]) -> None:
+        """Sets the weights of the parts, which were compared before."""
+        for layer, tensors in self.names(_config_of(model), *parts).items():
+            _layer(model, layer).set_weights([self.read(name) for name in tensors])
 
 
-def _dense(prefix: str, *, kernel: str) -> list[str]:
-    return [f"{prefix}/{kernel}", f"{prefix}/bias"]
+class _Google(_Source):
+    kind = "google"
 
+    def __init__(self, prefix: Path):
+        self.path = prefix
+        with _damaged_google(prefix):
+            import tensorflow as tf
 
-_GOOGLE_BODY = {
-    "Embedding-Token": ["bert/embeddings/word_embeddings"],
-    "Embedding-Segment": ["bert/embeddings/token_type_embeddings"],
-    "Embedding-Position": ["bert/embeddings/position_embeddings"],
-    "Embedding-Norm": ["bert/embeddings/LayerNorm/gamma", "bert/embeddings/LayerNorm/beta"],
-    "Encoder-{n}-MultiHeadSelfAttention": [
-        f"bert/encoder/layer_{{i}}/attention/{dense}/{part}"
-        for dense in ("self/query", "self/key", "self/value", "output/dense")
-        for part in ("kernel", "bias")
-    ],
-    "Encoder-{n}-MultiHeadSelfAttention-Norm": [
-        f"bert/encoder/layer_{{i}}/attention/output/LayerNorm/{part}" for part in ("gamma", "beta")
-    ],
-    "Encoder-{n}-FeedForward": [
-        f"bert/encoder/layer_{{i}}/{dense}/dense/{part}"
-        for dense in ("intermediate", "output")
-        for part in ("kernel", "bias")
-    ],
-    "Encoder-{n}-FeedForward-Norm": [f"bert/encoder/layer_{{i}}/output/LayerNorm/{part}" for part in ("gamma", "beta")],
-}
-_POOLER = "NSP-Dense"
-_MLM_HEAD = "the masked-language-model head"
-_GOOGLE_POOLER = {_POOLER: _dense("bert/pooler/dense", kernel="kernel")}
-_GOOGLE_MLM = {
-    "MLM-Dense": _dense("cls/predictions/transform/dense", kernel="kernel"),
-    "MLM-Norm": ["cls/predictions/transform/LayerNorm/gamma", "cls/predictions/transform/LayerNorm/beta"],
-    "MLM-Sim": ["cls/predictions/output_bias"],
-}
+            self._shapes = dict(tf.train.list_variables(str(prefix)))
 
+    def shape(self, name: str) -> Sequence[int] | None:
+        shape = self._shapes.get(name)
+        return shape[::-1] if shape and name in GOOGLE_TRANSPOSED else shape
 
-def _load_google(encoder: BertEncoder, prefix: Path) -> int:
-    """By keras-bert's loader, after every name and shape was checked."""
-    pooler = _GOOGLE_POOLER if encoder.has_pooler else {}
-    count = _compare_google(encoder, _layer_names(encoder.config, _GOOGLE_BODY) | pooler, prefix)
-    with _damaged_google(prefix):
-        from keras_bert.loader import load_model_weights_from_checkpoint
+    def read(self, name: str) -> np.ndarray:
+        with _damaged_google(self.path):
+            import tensorflow as tf
 
-        load_model_weights_from_checkpoint(encoder, encoder.config.to_dict(), str(prefix))
-    _set_from_google(encoder, pooler, prefix)  # keras-bert loads the pooler only together with the MLM head
-    return count
+            value = tf.train.load_variable(str(self.path), name)
+        return value.T if name in GOOGLE_TRANSPOSED else value
 
+    def fill(self, model: MaskedLM | BertEncoder, parts: Sequence[str]) -> None:
+        """The body by keras-bert's loader, where it knows such a one."""
+        encoder = getattr(model, "encoder", model)
+        if encoder.config.is_pre_ln:
+            super().fill(model, parts)
+            return
+        with _damaged_google(self.path):
+            from keras_bert.loader import load_model_weights_from_checkpoint
 
-def _compare_google(
-    model: keras.Model, names: Mapping[str, Sequence[str]], prefix: Path, what: str = "the encoder"
-) -> int:
-    with _damaged_google(prefix):
-        import tensorflow as tf
-
-        found = dict(tf.train.list_variables(str(prefix)))
-    return _compare(model, names, found.get, str(prefix), what)
-
-
-def _set_from_google(model: keras.Model, names: Mapping[str, Sequence[str]], prefix: Path) -> None:
-    with _damaged_google(prefix):
-        import tensorflow as tf
-
-        for layer, tensors in names.items():
-            model.get_layer(layer).set_weights([tf.train.load_variable(str(prefix), name) for name in tensors])
+            load_model_weights_from_checkpoint(encoder, encoder.config.to_dict(), str(self.path))
+        super().fill(model, [part for part in parts if part != "body"])
 
 
 @contextmanager
@@ -259,83 +255,54 @@ def _damaged_google(prefix: Path) -> Iterator[None]:
         raise CheckpointError(f"{prefix}: the checkpoint cannot be read. Received: {_one_line(error)}.") from error
 
 
-_HF_BODY = {
-    "Embedding-Token": ["embeddings.word_embeddings.weight"],
-    "Embedding-Segment": ["embeddings.token_type_embeddings.weight"],
-    "Embedding-Position": ["embeddings.position_embeddings.weight"],
-    "Embedding-Norm": ["embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias"],
-    "Encoder-{n}-MultiHeadSelfAttention": [
-        f"encoder.layer.{{i}}.attention.{dense}.{part}"
-        for dense in ("self.query", "self.key", "self.value", "output.dense")
-        for part in ("weight", "bias")
-    ],
-    "Encoder-{n}-MultiHeadSelfAttention-Norm": [
-        f"encoder.layer.{{i}}.attention.output.LayerNorm.{part}" for part in ("weight", "bias")
-    ],
-    "Encoder-{n}-FeedForward": [
-        f"encoder.layer.{{i}}.{dense}.dense.{part}"
-        for dense in ("intermediate", "output")
-        for part in ("weight", "bias")
-    ],
-    "Encoder-{n}-FeedForward-Norm": [f"encoder.layer.{{i}}.output.LayerNorm.{part}" for part in ("weight", "bias")],
-}
-_HF_POOLER = {_POOLER: ["pooler.dense.weight", "pooler.dense.bias"]}
-_HF_MLM = {
-    "MLM-Dense": ["cls.predictions.transform.dense.weight", "cls.predictions.transform.dense.bias"],
-    "MLM-Norm": ["cls.predictions.transform.LayerNorm.weight", "cls.predictions.transform.LayerNorm.bias"],
-    "MLM-Sim": ["cls.predictions.bias"],
-}
+class _HuggingFace(_Source):
+    """Kernels are stored (out, in) there; names may begin with `bert.` and norms may be called gamma and beta."""
+
+    kind = "huggingface"
+
+    def __init__(self, path: Path, config: BertConfig):
+        self.path = path
+        self._tensors = {}
+        prefix = huggingface_prefix(config)
+        for name, value in _read_safetensors(path).items():
+            name = name.removeprefix(prefix).replace("LayerNorm.gamma", "LayerNorm.weight")
+            self._tensors[name.replace("LayerNorm.beta", "LayerNorm.bias")] = (
+                value.T if is_kernel(name, value) else value
+            )
+
+    def shape(self, name: str) -> Sequence[int] | None:
+        value = self._tensors.get(name)
+        return None if value is None else value.shape
+
+    def read(self, name: str) -> np.ndarray:
+        return self._tensors[name].astype(np.float32)
+
+    def check_decoder(self) -> None:
+        """Whichever tensors of the decoder a writer kept: those of the embedding and of the head are enough."""
+        tensors = self._tensors
+        decoder, table = tensors.get("cls.predictions.decoder.weight"), tensors.get("embeddings.word_embeddings.weight")
+        if decoder is not None and table is not None and not np.array_equal(decoder.T, table):
+            raise CheckpointError(
+                f"{self.path}: the decoder of a masked language model is its token embedding. Received: "
+                "cls.predictions.decoder.weight, which differs from it (tie_word_embeddings: false)."
+            )
+        bias = tensors.get("cls.predictions.decoder.bias")
+        if bias is not None:
+            tensors.setdefault("cls.predictions.bias", bias)
 
 
-def _huggingface_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Tensors by name and in shape as we want them.
-
-    Kernels are stored (out, in) there; names may begin with `bert.` and norms may be called gamma and beta.
-    """
-    tensors = {}
-    for name, value in _read_safetensors(path).items():
-        name = name.removeprefix("bert.").replace("LayerNorm.gamma", "LayerNorm.weight")
-        name = name.replace("LayerNorm.beta", "LayerNorm.bias")
-        is_kernel = name.endswith(".weight") and value.ndim == 2 and "embeddings" not in name
-        tensors[name] = value.T if is_kernel else value
-    return tensors
+def _open_source(init: Init) -> _Source:
+    return _Google(init.path) if init.kind == "google" else _HuggingFace(init.path, init.config)
 
 
-def _load_huggingface(encoder: BertEncoder, tensors: Mapping[str, np.ndarray], path: Path) -> int:
-    names = _layer_names(encoder.config, _HF_BODY) | (_HF_POOLER if encoder.has_pooler else {})
-    count = _compare_huggingface(encoder, names, tensors, path)
-    _set_from_huggingface(encoder, names, tensors)
-    return count
+def _config_of(model: MaskedLM | BertEncoder) -> BertConfig:
+    return model.encoder.config if isinstance(model, MaskedLM) else model.config
 
 
-def _with_tied_decoder(tensors: dict[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """Whichever tensors of the decoder a writer kept: the ones of the embedding and of the head are enough."""
-    decoder, table = tensors.get("cls.predictions.decoder.weight"), tensors.get("embeddings.word_embeddings.weight")
-    if decoder is not None and table is not None and not np.array_equal(decoder.T, table):
-        raise CheckpointError(
-            f"{path}: the decoder of a masked language model is its token embedding. Received: "
-            "cls.predictions.decoder.weight, which differs from it (tie_word_embeddings: false)."
-        )
-    bias = tensors.get("cls.predictions.decoder.bias")
-    return tensors if bias is None else {"cls.predictions.bias": bias} | tensors
-
-
-def _compare_huggingface(
-    model: keras.Model,
-    names: Mapping[str, Sequence[str]],
-    tensors: Mapping[str, np.ndarray],
-    path: Path,
-    what: str = "the encoder",
-) -> int:
-    shapes = {name: value.shape for name, value in tensors.items()}
-    return _compare(model, names, shapes.get, str(path), what)
-
-
-def _set_from_huggingface(
-    model: keras.Model, names: Mapping[str, Sequence[str]], tensors: Mapping[str, np.ndarray]
-) -> None:
-    for layer, wanted in names.items():
-        model.get_layer(layer).set_weights([tensors[name].astype(np.float32) for name in wanted])
+def _layer(model: MaskedLM | BertEncoder, name: str) -> keras.layers.Layer:
+    """A layer of the model or of the encoder in it."""
+    owner = model.encoder if isinstance(model, MaskedLM) and name not in HEAD_LAYERS else model
+    return owner.get_layer(name)
 
 
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -356,27 +323,21 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _compare(
-    model: keras.Model,
-    names: Mapping[str, Sequence[str]],
-    shape_of: Callable[[str], Sequence[int] | None],
-    source: str,
-    what: str = "the encoder",
-) -> int:
+def _compare(model: MaskedLM | BertEncoder, source: _Source, parts: Sequence[str], what: str) -> int:
     """Refuses a checkpoint that lacks a tensor of the model or has it in another shape; returns their number."""
     wrong = []
     expected = 0
-    for layer, tensors in names.items():
-        for weight, name in zip(model.get_layer(layer).weights, tensors, strict=True):
+    for layer, tensors in source.names(_config_of(model), *parts).items():
+        for weight, name in zip(_layer(model, layer).weights, tensors, strict=True):
             expected += 1
-            shape = shape_of(name)
+            shape = source.shape(name)
             if shape is None:
                 wrong.append(f"{name} is missing")
             elif tuple(shape) != tuple(weight.shape):
                 wrong.append(f"{name} is {tuple(shape)}, wanted {tuple(weight.shape)}")
     if wrong:
         raise CheckpointError(
-            f"{source}: a checkpoint must hold all {expected} tensors of {what}. Received: {len(wrong)} that do "
+            f"{source.path}: a checkpoint must hold all {expected} tensors of {what}. Received: {len(wrong)} that do "
             f"not fit: {'; '.join(wrong[:3])}. Does the config belong to it?"
         )
     return expected

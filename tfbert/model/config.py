@@ -10,6 +10,7 @@ from tfbert.errors import ConfigError
 
 MAX_SIZE = 2**31 - 1  # of any dimension
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_tanh", "relu", "silu", "tanh")
+LN_MODES = ("post-ln", "pre-ln")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class BertConfig:
         type_vocab_size: number of segments.
         initializer_range: standard deviation of the truncated normal that new weights are drawn from.
         layer_norm_eps: added to the variance.
+        encoder_ln_mode: post-ln (BERT: each sum is normalised) or pre-ln (what enters a sub-layer is, and the output of
+            the last layer; it trains at higher rates: Xiong et al. 2020, arXiv 2002.04745).
 
     Raises:
         ConfigError: a value is out of range.
@@ -46,6 +49,7 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
+    encoder_ln_mode: str = "post-ln"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -65,6 +69,8 @@ class BertConfig:
             )
         if self.hidden_act not in ACTIVATIONS:
             raise ConfigError(f"hidden_act is one of {', '.join(ACTIVATIONS)}. Received: {self.hidden_act!r}.")
+        if self.encoder_ln_mode not in LN_MODES:
+            raise ConfigError(f"encoder_ln_mode is one of {', '.join(LN_MODES)}. Received: {self.encoder_ln_mode!r}.")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], source: str = "config") -> "BertConfig":
@@ -108,6 +114,10 @@ class BertConfig:
         embeddings = (self.vocab_size + self.type_vocab_size + self.max_position_embeddings + 2) * width
         attention, feed_forward = 4 * width * (width + 1), 2 * width * self.intermediate_size
         return embeddings + self.num_hidden_layers * (attention + feed_forward + self.intermediate_size + 5 * width)
+
+    @property
+    def is_pre_ln(self) -> bool:
+        return self.encoder_ln_mode == "pre-ln"
 
     def without_dropout(self) -> "BertConfig":
         return replace(self, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

@@ -1,4 +1,4 @@
-"""The BERT encoder: post-LN Transformer with keras-bert's layer names, so Google checkpoints load by name."""
+"""The BERT encoder: post-LN or pre-LN Transformer with keras-bert's layer names, so Google checkpoints load by name."""
 
 import keras
 from keras import ops
@@ -68,6 +68,8 @@ class BertEncoder(keras.Model):
                 )
             )
             self.feed_forward_norms.append(norm(f"{prefix}-FeedForward-Norm"))
+        if config.is_pre_ln:
+            self.final_norm = norm("Encoder-Final-Norm")
         if pooler:
             self.pooler = Dense(width, width, "tanh", stddev, name="NSP-Dense", **common)
         self.built = True
@@ -96,7 +98,7 @@ class BertEncoder(keras.Model):
                 f"Received: {token_ids.shape[1]} tokens."
             )
         length = ops.shape(token_ids)[1]
-        rate = self.config.hidden_dropout_prob
+        rate, pre_ln = self.config.hidden_dropout_prob, self.config.is_pre_ln
         drops = _Dropouts(seed) if training else None
         x = self.token(token_ids) + self.segment(inputs["segment_ids"]) + self.position.first(length)
         x = self.embedding_norm(ops.reshape(x, (-1, self.config.hidden_size)))
@@ -107,10 +109,14 @@ class BertEncoder(keras.Model):
         for attention, norm, feed_forward, norm_2 in zip(
             self.attentions, self.attention_norms, self.feed_forwards, self.feed_forward_norms, strict=True
         ):
-            y = attention(x, bias, length=length, seed=drops.next() if drops else None)
-            x = norm(x + (stateless_dropout(y, rate, drops.next()) if drops else y))
-            y = feed_forward(x)
-            x = norm_2(x + (stateless_dropout(y, rate, drops.next()) if drops else y))
+            y = attention(norm(x) if pre_ln else x, bias, length=length, seed=drops.next() if drops else None)
+            x = x + (stateless_dropout(y, rate, drops.next()) if drops else y)
+            x = x if pre_ln else norm(x)
+            y = feed_forward(norm_2(x) if pre_ln else x)
+            x = x + (stateless_dropout(y, rate, drops.next()) if drops else y)
+            x = x if pre_ln else norm_2(x)
+        if pre_ln:
+            x = self.final_norm(x)
         return ops.reshape(x, (-1, length, self.config.hidden_size))
 
     def get_config(self):

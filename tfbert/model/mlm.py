@@ -43,20 +43,25 @@ class MaskedLM(keras.Model):
     Args:
         config: sizes of the encoder.
         pooler: also make the encoder's layer behind [CLS], to train it or to keep that of a checkpoint.
+        pair_head: also make the layer behind it that tells pairs of texts apart (next sentence, sentence order); with
+            the pooler.
         dtype: a Keras dtype or policy; logits are float32 in any case.
     """
 
-    def __init__(self, config, pooler=False, dtype=None, name="masked_lm", **kwargs):
+    def __init__(self, config, pooler=False, pair_head=False, dtype=None, name="masked_lm", **kwargs):
         super().__init__(name=name, dtype=dtype, **kwargs)
         if isinstance(config, dict):
             config = BertConfig.from_dict(config)
         policy, width = self.dtype_policy, config.hidden_size
-        self.encoder = BertEncoder(config, pooler=pooler, dtype=policy)
+        self.encoder = BertEncoder(config, pooler=pooler or pair_head, dtype=policy)
         self.mlm_dense = Dense(
             width, width, config.hidden_act, config.initializer_range, name="MLM-Dense", dtype=policy
         )
         self.mlm_norm = LayerNorm(width, config.layer_norm_eps, name="MLM-Norm", dtype=policy)
         self.mlm_similarity = TokenSimilarity(config.vocab_size, name="MLM-Sim", dtype=policy)
+        self.has_pair_head = pair_head
+        if pair_head:
+            self.nsp = Dense(width, 2, None, config.initializer_range, name="NSP", dtype=policy)
         self.built = True
 
     def build(self, input_shape=None):
@@ -78,12 +83,17 @@ class MaskedLM(keras.Model):
         x = self.mlm_norm(self.mlm_dense(x))
         return self.mlm_similarity(x, self.encoder.token.embeddings)
 
+    def pair_logits(self, hidden):
+        """Which of two kinds a pair is: (B, L, H) -> float32 (B, 2)."""
+        return ops.cast(self.nsp(self.encoder.pooler(hidden[:, 0])), "float32")
+
     def call(self, inputs, positions=None, training=False, seed=None):
         """`token_ids`, `segment_ids`, `padding_mask` (B, L) -> float32 logits (M, V); arguments as elsewhere."""
         return self.mlm_logits(self.encoder(inputs, training=training, seed=seed), positions)
 
     def get_config(self):
         config = {"config": self.encoder.config.to_dict(), "pooler": self.encoder.has_pooler}
+        config |= {"pair_head": self.has_pair_head}
         return config | {"name": self.name, "dtype": keras.saving.serialize_keras_object(self.dtype_policy)}
 
     @classmethod

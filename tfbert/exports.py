@@ -1,0 +1,41 @@
+"""Checkpoint folders that a run leaves: each appears when all of it is on the disk, under its final name."""
+
+import shutil
+from pathlib import Path
+
+from tfbert.data.output import sync
+from tfbert.model.checkpoint_writer import write_checkpoint
+from tfbert.model.mlm import MaskedLM
+
+
+def export(folder: Path, model: MaskedLM, vocab: Path | None, cased: bool | None) -> bool:
+    """Writes `folder`, in every format that is known; does nothing where it exists.
+
+    Args:
+        folder: of the export; those above it are made.
+        model: as `write_checkpoint` takes it.
+        vocab: as `write_checkpoint` takes it.
+        cased: as `write_checkpoint` takes it.
+
+    Returns:
+        Whether it was written now.
+
+    Raises:
+        OSError: it could not be written; nothing of it is left.
+    """
+    if folder.exists():
+        return False
+    temporary = folder.with_name(f"writing-{folder.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        write_checkpoint(temporary, model, vocab, cased)
+        for path in temporary.iterdir():
+            sync(path)
+        sync(temporary)
+        temporary.rename(folder)
+        sync(folder.parent)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return True
