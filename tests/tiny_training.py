@@ -13,6 +13,7 @@ from tfbert.data.feed import FeedSettings, distribute, plan_batches
 from tfbert.data.plan import EpochPlan
 from tfbert.data.record import Record, dump
 from tfbert.data.store import RowStore, open_store
+from tfbert.ema import WeightAverage
 from tfbert.losses import make_loss
 from tfbert.model.config import BertConfig
 from tfbert.model.heads import Classifier
@@ -120,6 +121,7 @@ def train(
     optimizer_settings: Mapping[str, Any] | None = None,
     loss_settings: Mapping[str, Any] | None = None,
     layer_decay: float = 1.0,
+    ema: float = 0.0,
     seed: int = 0,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     validate: Callable[[], dict[str, float]] | None = None,
@@ -131,6 +133,7 @@ def train(
     with strategy.scope():
         factors = layer_factors([v.path for v in model.trainable_variables], layer_decay)
         updates = make_optimizer(optimizer, model.trainable_variables, rate_factors=factors, **optimizer_settings or {})
+        average = WeightAverage(model.trainable_variables, ema, strategy) if ema else None
     chosen = make_loss(loss, task, **loss_settings or {})
     trainer = Trainer(
         Classification(model, chosen, task, frozen_encoder=frozen),
@@ -139,6 +142,7 @@ def train(
         lambda step: rate,
         accumulate=accumulate,
         seed=seed,
+        average=average,
     )
     feed = FeedSettings(0, 32, length_multiple=4, task=task, num_classes=NUM_CLASSES, class_weights=class_weights)
     plans = [EpochPlan(store.lengths, batch, epoch=epoch, batch_tokens=batch_tokens) for epoch in range(epochs)]

@@ -129,6 +129,8 @@ class EpochSettings(RunSettings):
     """What the plateau schedule multiplies the learning rate with."""
     plateau_patience: int = 1
     """Epochs without improvement before it does."""
+    ema: float = 0.0
+    """Decay of a moving average of the weights, such as 0.999, that is validated and kept instead; 0 for none."""
     global_batch_size: int = 32
     """Rows a step over all devices."""
     batch_tokens: int | None = None
@@ -162,6 +164,7 @@ class EpochSettings(RunSettings):
         "learning_rate": (0, False, math.inf, False),
         "plateau_factor": (0, False, 1, False),
         "warmup": (0, True, 1, True),
+        "ema": (0, True, 1, False),
         "schedule_power": (0, False, math.inf, False),
         "end_learning_rate": (0, True, math.inf, False),
         "layer_decay": (0, False, 1, True),

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfbert.ema import WeightAverage
 from tfbert.errors import TrainingError
 from tfbert.model.encoder import INPUTS
 from tfbert.model.heads import Classifier
@@ -84,6 +85,7 @@ class Trainer:
         accumulate: micro-batches a step; with `micro_rows`, the most.
         seed: of the dropout masks.
         micro_rows: rows of a replica in a micro-batch, at most; so batches of fewer rows take fewer micro-batches.
+        average: follows the trained variables; is in the model while it is validated and an epoch ends.
 
     Raises:
         ValueError: the model or the optimizer was made outside the scope.
@@ -99,11 +101,12 @@ class Trainer:
         accumulate: int = 1,
         seed: int = 0,
         micro_rows: int | None = None,
+        average: WeightAverage | None = None,
     ):
-        _check_scope(strategy, objective.model, optimizer)
+        _check_scope(strategy, objective.model, optimizer, *([average] if average is not None else []))
         self.objective, self.model, self.optimizer, self.strategy = objective, objective.model, optimizer, strategy
         self.learning_rate, self.accumulate, self.seed = learning_rate, accumulate, seed % 2**31
-        self.micro_rows = micro_rows
+        self.micro_rows, self.average = micro_rows, average
         self.step = 0  # optimizer updates asked for, over the stage
         self.rate_factor = 1.0  # what plateau reduction multiplies the learning rate with
         self.totals = StepTotals()
@@ -169,6 +172,8 @@ class Trainer:
             self.epoch, self.epoch_step = epoch.number, epoch.first_step
             hooks.on_epoch_begin(epoch.number)
             logs = self._run_epoch(epoch, hooks)
+            if self.average is not None:
+                self.average.put_into_model()
             if validate is not None:
                 logs |= {f"val_{name}": value for name, value in validate().items()}
                 if not np.isfinite(logs.get("val_loss", 0.0)):
@@ -177,6 +182,8 @@ class Trainer:
                         f"{epoch.number + 1}. {_REMEDY}"
                     )
             hooks.on_epoch_end(epoch.number, logs)
+            if self.average is not None:
+                self.average.take_out_of_model()
             if self.model.stop_training:
                 break
         hooks.on_train_end(logs)
@@ -261,6 +268,8 @@ class Trainer:
             _, summed, sums = tf.while_loop(lambda k, *_: k < count, add, start, parallel_iterations=1)
         total_weight = tf.reshape(total_weights, [-1])[0]
         norm = self.optimizer.apply(all_sum(summed), learning_rate)
+        if self.average is not None:
+            self.average.update(self.optimizer.iterations, tf.math.is_finite(norm))
         real = tf.cast(batch["weights"] > 0, tf.float32)
         mask = tf.cast(batch.get("padding_mask", tf.zeros((rows, 0))), tf.float32)
         counts = [tf.reduce_sum(real), tf.reduce_sum(mask * real[:, None]), tf.cast(tf.size(mask), tf.float32)]
@@ -280,14 +289,14 @@ class Trainer:
         return [tf.convert_to_tensor(g) for g in gradients], tf.concat([loss_sum[None], sums], 0)
 
 
-def _check_scope(strategy: tf.distribute.Strategy, model: keras.Model, optimizer: Optimizer) -> None:
+def _check_scope(strategy: tf.distribute.Strategy, model: keras.Model, *others: tf.Module) -> None:
     """Refuses variables without a copy a replica: each replica would update the one there is."""
     if strategy.num_replicas_in_sync == 1:
         return
-    for variable in (*(v.value for v in model.variables), *optimizer.variables):
+    for variable in (*(v.value for v in model.variables), *(v for other in others for v in other.variables)):
         if not strategy.extended.variable_created_in_scope(variable):
             raise ValueError(
-                "Model and optimizer must be made inside strategy.scope(). "
+                "Model, optimizer and average must be made inside strategy.scope(). "
                 f"Received: {variable.name}, made outside of it."
             )
 

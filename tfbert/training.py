@@ -23,6 +23,7 @@ from tfbert.data.feed import distribute
 from tfbert.data.plan import EpochPlan
 from tfbert.data.sampling import ClassSampler
 from tfbert.data.store import RowStore
+from tfbert.ema import WeightAverage
 from tfbert.errors import ConfigError
 from tfbert.model.checkpoint import load_weights
 from tfbert.objectives.base import Objective
@@ -188,6 +189,7 @@ def train_stage(
             loss_scaling=settings.mixed_precision == "float16",
             rate_factors=layer_factors([v.path for v in trained], settings.layer_decay),
         )
+        average = WeightAverage(trained, settings.ema, strategy) if settings.ema else None
     trainer = Trainer(
         objective,
         optimizer,
@@ -195,6 +197,7 @@ def train_stage(
         _rate(settings, stage, total_steps),
         accumulate=settings.accumulate,
         seed=settings.seed,
+        average=average,
     )
     saver, callbacks = _callbacks(session, stage, trainer, {plan.epoch: plan.num_batches for plan in plans})
     starts = dict.fromkeys(stage.epochs, 0)  # first step of every epoch that is left

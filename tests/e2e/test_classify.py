@@ -18,6 +18,8 @@ import yaml
 from classify_runs import NAMES, Run, make_data, same_weights, table, texts, train, write_model
 from encode_runs import TOKENS, DataSet, encode, error_line
 
+from tfbert.state import read_state
+
 ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
@@ -358,6 +360,22 @@ def test_balanced_weights_of_an_unbalanced_set(small: Path, tmp_path: Path):
     balanced = train(data.folder, tmp_path / "balanced", "--class_weights", "balanced", init=small)
     named = train(data.folder, tmp_path / "named", "--class_weights", weights, init=small)
     assert same_weights(balanced, named)
+
+
+def test_the_average_of_the_weights_is_validated_and_kept(data: Path, small: Path, tmp_path: Path):
+    """The run trains as without it; the state holds both."""
+    flags = ["--optimizer", "sgd", "--learning_rate", "0.1", "--epochs", "2", "--schedule", "constant"]
+    plain = train(data, tmp_path / "plain", *flags, init=small)
+    run = train(data, tmp_path / "run", *flags, "--ema", "0.9", init=small)
+    assert run.column("loss") == plain.column("loss")
+    assert run.column("val_loss") != plain.column("val_loss")
+    arrays, _ = read_state(run.folder / "last") or ({}, {})
+    state, _ = read_state(plain.folder / "last") or ({}, {})
+    assert all(np.array_equal(arrays[name], value) for name, value in state.items())
+    averages = sorted((v.shape, v.tobytes()) for name, v in arrays.items() if name.startswith("average/"))
+    best = int(np.argmin(run.column("val_loss")))
+    assert best == 1
+    assert sorted((v.shape, v.tobytes()) for v in run.weights.values() if v.size) == averages
 
 
 @pytest.mark.usefixtures("eagerly")

@@ -105,6 +105,8 @@ class SaveState(keras.callbacks.Callback):
         """Every variable that is saved, by name."""
         named = {f"model/{v.path}": v for v in self.trainer.model.variables}
         named |= {f"optimizer/{name}": v for name, v in self.trainer.optimizer.state().items()}
+        if self.trainer.average is not None:
+            named |= {f"average/{path}": v for path, v in self.trainer.average.shadows.items()}
         return named
 
     def restore(self, arrays: Arrays, values: dict[str, Any]) -> None:
@@ -156,6 +158,8 @@ class SaveState(keras.callbacks.Callback):
 
     def save(self, position: dict[str, Any]) -> bool:
         """Writes a generation of the state at `position`; tells whether it could."""
+        if self.trainer.average is not None:
+            self.trainer.average.take_out_of_model()
         arrays = {name: variable.numpy() for name, variable in self.variables().items()}
         values = {
             "stage": self.stage,
