@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from preprocess.corpus import CorpusConfig, corpus
 from preprocess.encode import EncodeConfig, encode
 from preprocess.inspect import InspectConfig, inspect
 from preprocess.segment import SegmentConfig, segment
@@ -12,6 +13,7 @@ from tfbert.cli import Command, run
 COMMANDS: dict[str, Command] = {
     "vocab": (VocabConfig, vocab, "raw files to a WordPiece vocabulary"),
     "encode": (EncodeConfig, encode, "raw files to a data-set folder of token ids"),
+    "corpus": (CorpusConfig, corpus, "plain text to a data-set folder for pretraining"),
     "segment": (SegmentConfig, segment, "one column of a file to words joined by blanks"),
     "inspect": (InspectConfig, inspect, "a data set in numbers, sample rows and charts"),
 }

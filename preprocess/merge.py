@@ -21,7 +21,7 @@ EXACT_LENGTHS = 1024  # lengths above are counted in steps of 256
 
 
 @dataclass
-class _Counts:
+class Counts:
     """What the merge counts of one output file."""
 
     rows: int = 0
@@ -43,7 +43,7 @@ class _Counts:
 class Merged:
     """Outcome of the merge: parts by name, rows left out here, texts with several labels, validation leaks."""
 
-    parts: dict[str, tuple[_Counts, str, int]]
+    parts: dict[str, tuple[Counts, str, int]]
     rejected: dict[str, Counter[str]]
     conflicts: int
     leaked: dict[str, int]
@@ -62,12 +62,12 @@ class Merged:
         }
 
 
-class _Counted:
+class Counted:
     """One data file and what is counted of it."""
 
     def __init__(self, output: Output):
         self._output = output
-        self._counts = _Counts()
+        self._counts = Counts()
 
     def write(self, files: PartFiles, table: npt.NDArray[np.void], chosen: npt.NDArray[np.bool_]) -> None:
         self._output.write(files, table, chosen)
@@ -75,7 +75,7 @@ class _Counted:
         labels = table["label"][chosen] if pairs is None else pairs[chosen[pairs[:, 0]], 1]
         self._counts.add(table[chosen], labels)
 
-    def close(self) -> tuple[_Counts, str, int]:
+    def close(self) -> tuple[Counts, str, int]:
         return self._counts, *self._output.close()
 
 
@@ -160,22 +160,19 @@ class Merger:
     def _merge(
         self, name: str, group: TextGroups | None, merged: Merged, rejects: BinaryIO, progress: Progress
     ) -> None:
-        outputs = {TRAIN: _Counted(self._make_output(name))}
+        outputs = {TRAIN: Counted(self._make_output(name))}
         left_out: Counter[str] = Counter()
         first = 0
         for number, table in enumerate(self._tables(name)):
             part, files = self._parts[name][number], self._files(name, number)
             goes = group.destination.read(first, len(table)) if group is not None else np.zeros(len(table), "u1")
             if VAL not in outputs and np.any(goes == VAL):
-                outputs[VAL] = _Counted(self._make_output("val"))
+                outputs[VAL] = Counted(self._make_output("val"))
             for code, output in outputs.items():
                 output.write(files, table, goes == code)
-            dropped = _dropped(goes, table, files)
+            dropped = dropped_rows(goes, table, files)
             left_out.update(row["reason"] for row in dropped)
-            path = printable(self._sources[name][part.source].path)
-            for row in sorted([*files.rejects(), *dropped], key=lambda row: row["line"]):
-                line = {"file": path} | row | {"line": part.first_line + row["line"] - 1}
-                rejects.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            write_rejects(rejects, self._sources[name][part.source], part, [*files.rejects(), *dropped])
             progress.update(len(table))
             first += len(table)
         merged.rejected[name] = left_out
@@ -183,7 +180,7 @@ class Merger:
             merged.parts["val" if code == VAL else name] = output.close()
 
 
-def _dropped(goes: npt.NDArray[np.uint8], table: npt.NDArray[np.void], files: PartFiles) -> list[dict[str, Any]]:
+def dropped_rows(goes: npt.NDArray[np.uint8], table: npt.NDArray[np.void], files: PartFiles) -> list[dict[str, Any]]:
     """The rows of a part that were dropped as duplicates, as rejects."""
     rows = np.flatnonzero(goes >= DUPLICATE)
     if not len(rows):
@@ -198,3 +195,11 @@ def _dropped(goes: npt.NDArray[np.uint8], table: npt.NDArray[np.void], files: Pa
         }
         for i in rows
     ]
+
+
+def write_rejects(file: BinaryIO, source: Source, part: PartStats, rejects: list[dict[str, Any]]) -> None:
+    """Adds the rejects of a part, in the order of their lines."""
+    path = printable(source.path)
+    for reject in sorted(rejects, key=lambda reject: reject["line"]):
+        line = {"file": path} | reject | {"line": part.first_line + reject["line"] - 1}
+        file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))

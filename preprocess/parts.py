@@ -33,6 +33,7 @@ class PartStats:
         rows: rows kept.
         rejected: rows rejected, by reason.
         first_bad: the first reject that is the data's fault.
+        counts: what else the job counts, by kind and reason.
         sizes: bytes of the part's files, by suffix.
         source: number of the input in its group.
         first_line: line number of the part's first row.
@@ -43,6 +44,7 @@ class PartStats:
     rows: int
     rejected: dict[str, int]
     first_bad: dict[str, Any] | None
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     source: int = 0
     first_line: int = 1

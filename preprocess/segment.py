@@ -223,7 +223,7 @@ _REPLACE: dict[str, Callable[[bytes, int | str, Cut], tuple[bytes, int]]] = {
 def segment(config: SegmentConfig) -> None:
     """Cuts the column and publishes the file."""
     workers = check_workers(config.workers)
-    _check_segmenter(config)
+    check_segmenter(config.segmenter, config.user_dict)
     source = config.source()
     out = Path(config.out)
     check_output(out, [config.input], plain=False)
@@ -245,17 +245,18 @@ def segment(config: SegmentConfig) -> None:
     _write_summary(config, total)
 
 
-def _check_segmenter(config: SegmentConfig) -> None:
-    if find_spec(config.segmenter) is None:
+def check_segmenter(segmenter: str, user_dict: str | None) -> None:
+    """Refuses a segmenter that is not installed, and a user dictionary that cannot be read."""
+    if find_spec(segmenter) is None:
         raise ConfigError(
-            f"--segmenter {config.segmenter} needs the package {config.segmenter}. Received: it is not installed. "
-            f"Run `pip install {config.segmenter}`."
+            f"Cutting into words needs the package {segmenter}. Received: it is not installed. "
+            f"Run `pip install {segmenter}`."
         )
-    if config.user_dict is not None:
+    if user_dict is not None:
         try:
-            Path(config.user_dict).read_text(encoding="utf-8")
+            Path(user_dict).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{config.user_dict}: a user dictionary is a UTF-8 file. Received: {error}.") from error
+            raise DataError(f"{user_dict}: a user dictionary is a UTF-8 file. Received: {error}.") from error
 
 
 def _check_suffix(out: Path, source: Source) -> None:

@@ -33,12 +33,16 @@ def summary_lines(out: Path, manifest: Manifest) -> list[str]:
         rejected = sum(read["rejected"].values())
         lines.append(f"  {group} input: {read['lines']:,} rows read = {read['kept']:,} kept + {rejected:,} rejected")
         lines += [f"    rejected, {reason}: {count:,}" for reason, count in read["rejected"].items()]
+    corpus = manifest.corpus
+    if corpus is not None:
+        lines += _corpus_lines(corpus)
     for name, part in manifest.parts.items():
-        lines += _part_lines(name, part, manifest.encoding["max_len"])
+        lines += _part_lines(name, part, manifest.encoding["max_len"], corpus is not None)
     if manifest.conflicts:
         lines.append(f"  texts with several labels: {manifest.conflicts:,}")
     lines += [f"  rows of {name} whose text is in train: {count:,}" for name, count in manifest.leaked.items()]
-    if any(sum(read["rejected"].values()) for read in manifest.read.values()):
+    read = corpus["read"].values() if corpus is not None else manifest.read.values()
+    if any(counts[key] for counts in read for key in ("rejected", "dropped") if key in counts):
         lines.append(f"  rejected rows: {out / 'rejects.jsonl'}")
     return lines
 
@@ -52,7 +56,10 @@ def manifest_lines(manifest: Manifest) -> list[str]:
     roles = [f"{role} {_words(column)}" for role, column in columns["roles"].items() if column not in (None, [], ())]
     header = {None: "auto", True: "yes", False: "no"}[columns["header"]]
     named = f"; columns {columns['columns']}" if columns["columns"] else ""
-    lines.append(f"  read as: format {columns['format']}; header line: {header}{named}; {'; '.join(roles)}")
+    if manifest.corpus is not None:
+        lines += _packing_lines(manifest.corpus)
+    else:
+        lines.append(f"  read as: format {columns['format']}; header line: {header}{named}; {'; '.join(roles)}")
     encoding = manifest.encoding
     case = "cased" if encoding["cased"] else "uncased"
     texts = "pairs of texts" if encoding["pair"] else "single texts"
@@ -61,7 +68,9 @@ def manifest_lines(manifest: Manifest) -> list[str]:
         f"{manifest.vocab_size:,} tokens ({manifest.vocab_checksum})"
     )
     lines.append(f"  cleaning: {', '.join(encoding['clean']) or 'none'}")
-    if manifest.task is None:
+    if manifest.corpus is not None:
+        pass  # whoever trains on it decides
+    elif manifest.task is None:
         lines.append("  task: none, there are no labels")
     else:
         lines.append(
@@ -70,8 +79,18 @@ def manifest_lines(manifest: Manifest) -> list[str]:
     if manifest.split:
         split = manifest.split
         lines.append(f"  validation split: {split['fraction']:.2%} by {split['rule']}; seed {split['seed']}")
-    lines.append("  rows with a text that occurred before: " + ("dropped" if manifest.dedup else "kept"))
+    what = "rows with" if manifest.corpus is None else "documents with"
+    lines.append(f"  {what} a text that occurred before: " + ("dropped" if manifest.dedup else "kept"))
     return lines
+
+
+def _packing_lines(corpus: Mapping[str, Any]) -> list[str]:
+    words = corpus["whole_words"] + (" with a user dictionary" if corpus["user_dict"] else "")
+    return [
+        f"  made for pretraining: documents end at: {corpus['documents']}; sentences end at: {corpus['sentences']}; "
+        f"pairs: {corpus['pairs']}; words: {words}",
+        f"  rows filled up to a random length: {corpus['short_fraction']:.0%}; shuffled with seed {corpus['seed']}",
+    ]
 
 
 def _words(column: Any) -> str:
@@ -81,7 +100,18 @@ def _words(column: Any) -> str:
     return ",".join(item if isinstance(item, str) else "!=".join(item) for item in column)
 
 
-def _part_lines(name: str, part: Part, max_len: int) -> list[str]:
+def _corpus_lines(corpus: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for what, counts in corpus["read"].items():
+        dropped = sum(counts["dropped"].values())
+        lines.append(f"  {what}: {counts['read']:,} read = {counts['kept']:,} kept + {dropped:,} dropped")
+        lines += [f"    dropped, {reason}: {count:,}" for reason, count in counts["dropped"].items()]
+    if corpus["borrowed_tokens"]:
+        lines.append(f"  tokens of random second texts, from other documents: {corpus['borrowed_tokens']:,}")
+    return lines
+
+
+def _part_lines(name: str, part: Part, max_len: int, packed: bool = False) -> list[str]:
     lines = [f"  {name}: {part.rows:,} rows"]
     if part.labels:
         shown = sorted(part.labels.items(), key=lambda item: -item[1])
@@ -89,6 +119,8 @@ def _part_lines(name: str, part: Part, max_len: int) -> list[str]:
         lines.append(f"    labels: {text}" + (f", and {len(shown) - 12} more" if len(shown) > 12 else ""))
     if part.rows:
         lengths = ", ".join(f"{p} % {length_percentile(part.length_histogram, p)}" for p in PERCENTILES)
+        if packed:
+            return [*lines, f"    tokens a row: {lengths}; max_len {max_len}"]
         share = part.truncated / part.rows
         lines.append(f"    tokens a row: {lengths}; cut to max_len {max_len}: {share:.2%}")
         lines.append(f"    a max_len of {suggested_max_len(part.length_histogram)} keeps 99 % of the rows whole")

@@ -16,12 +16,13 @@ from tfbert.data.store import SUFFIXES
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import logger
 
+STAGES = ("documents", "packed")  # of a corpus, before its parts
 PUBLISHED = (
     *(f"{part}{suffix}" for part in PARTS for suffix in (*SUFFIXES.values(), ".idx")),
     "labels.txt", "rejects.jsonl", "vocab.txt",
 )  # fmt: skip
 _OURS = re.compile(
-    rf"run\.json|publishing|{re.escape(MANIFEST)}|(labels|vocab)\.txt|rejects\.jsonl|({'|'.join(PARTS)})[-.].*"
+    rf"run\.json|publishing|{re.escape(MANIFEST)}|(labels|vocab)\.txt|rejects\.jsonl|({'|'.join(PARTS + STAGES)})[-.].*"
 )
 
 

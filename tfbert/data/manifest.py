@@ -92,6 +92,8 @@ class Manifest:
         leaked: rows of val and test whose text also occurs in train (known with dedup).
         parts: train, val, test.
         store: of the data files: jsonl or arrow.
+        corpus: of a data set for pretraining: how its rows were made, and documents, sentences and tokens read, kept
+            and dropped by reason; else None.
     """
 
     inputs: dict[str, list[dict[str, Any]]]
@@ -111,6 +113,7 @@ class Manifest:
     leaked: dict[str, int]
     parts: dict[str, Part]
     store: str = "jsonl"
+    corpus: dict[str, Any] | None = None
     version: int = field(default=FORMAT_VERSION)
 
     def encoding_settings(self) -> EncodingSettings:

@@ -1,4 +1,4 @@
-"""The row of a data set: `{"type", "label", "wordids", "segmentids", "weight", "keep"}` on disk, token ids in code.
+"""The row of a data set: `{"type", "label", "wordids", "segmentids", "weight", "words", "keep"}` on disk, ids in code.
 
 This is the one file that knows both vocabularies. Ids are stored without padding; `segmentids` is absent where all
 are 0, `label` where there is none, `weight` where it is 1.
@@ -32,6 +32,7 @@ class Record(NamedTuple):
         label: class id, list of class ids (multi-label), float (regression) or None.
         weight: weight of the row in the loss.
         type: free text, or None.
+        words: a character a token, `1` where a word begins and `0` where it goes on; or None.
         keep: columns copied from the input, or None; nothing in training reads them.
     """
 
@@ -41,6 +42,7 @@ class Record(NamedTuple):
     weight: float = 1.0
     type: str | None = None
     keep: dict[str, str] | None = None
+    words: str | None = None
 
 
 def dump(record: Record) -> bytes:
@@ -55,6 +57,8 @@ def dump(record: Record) -> bytes:
     row["wordids"] = record.token_ids
     if record.segment_ids is not None:
         row["segmentids"] = record.segment_ids
+    if record.words is not None:
+        row["words"] = record.words
     if record.keep is not None:
         row["keep"] = record.keep
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
@@ -144,7 +148,10 @@ def parse(line: bytes) -> Record:
     weight = row.get("weight", 1.0)
     if not _is_weight(weight):
         raise DataError(f"`weight` must be a number >= 0. Received: {_cut(line)}.")
-    return Record(token_ids, segment_ids, label, float(weight), row.get("type"), row.get("keep"))
+    words = row.get("words")
+    if not isinstance(words, str) or len(words) != len(token_ids) or words.strip("01"):
+        words = None  # of someone else's file, which may call anything so
+    return Record(token_ids, segment_ids, label, float(weight), row.get("type"), row.get("keep"), words)
 
 
 def parse_columns(lines: Sequence[bytes]) -> RowColumns | None:

@@ -330,6 +330,17 @@ def _stream_chunks(source: Source, chunk_bytes: int) -> Iterator[Chunk]:
             raise DataError(f"{source.path}: the compressed file is damaged. Received: {_reason(error)}.") from error
 
 
+def stream(source: Source, block_bytes: int) -> Iterator[bytes]:
+    """What stands behind the header of a source, uncompressed, in blocks."""
+    with _open_bytes(source.path, source.compressed) as file:
+        try:
+            _skip(file, source.data_start)
+            while data := file.read(block_bytes):
+                yield data
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{source.path}: the file is damaged. Received: {_reason(error)}.") from error
+
+
 def _skip(file: io.BufferedIOBase, count: int) -> None:
     while count > 0:
         block = file.read(min(count, _BLOCK))
