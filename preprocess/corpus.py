@@ -154,7 +154,7 @@ class CorpusConfig:
                 [wanted],
                 format=format,
                 columns=split_names(self.columns) or None,
-                header=self.header if format in ("tsv", "csv") else None,
+                header=self.header,
                 replace_bad_bytes=self.replace_bad_bytes,
             )
 
@@ -291,12 +291,12 @@ def _read(pool: WorkerPool, job: _Job, work: WorkFolder) -> list[PartStats]:
 
     def tasks() -> Iterator[ReadTask]:
         cut = (
-            (i, chunk, goes_on)
+            (i, piece)
             for i, source in enumerate(job.sources)
-            for chunk, goes_on in document_chunks(source, config.documents, config.chunk_bytes)
+            for piece in document_chunks(source, config.documents, config.chunk_bytes)
         )
-        for number, (i, chunk, goes_on) in enumerate(cut):
-            yield ReadTask(i, chunk, goes_on, work.files("documents", number))
+        for number, (i, piece) in enumerate(cut):
+            yield ReadTask(i, piece, work.files("documents", number))
 
     documents = 0
     with Progress(total_bytes(job.sources), "B", "read") as progress:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from preprocess.documents import Document, read_documents
+from preprocess.documents import Document, Piece, read_documents
 from preprocess.encode import CUT
 from preprocess.packing import PackedRow, Packing, Side, Text, pack_document
 from preprocess.parts import ROW, PartFiles, PartStats, pack_row
@@ -84,9 +84,12 @@ class ReadTask:
     """One chunk to one part."""
 
     source: int
-    chunk: Chunk
-    goes_on: bool
+    piece: Piece
     files: PartFiles
+
+    @property
+    def chunk(self) -> Chunk:
+        return self.piece.chunk
 
 
 class _Reader:
@@ -122,9 +125,8 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
 class _PartBuilder:
     """The documents of a part as they are collected."""
 
-    def __init__(self, reader: _Reader, goes_on: bool):
+    def __init__(self, reader: _Reader):
         self._reader, self._settings = reader, reader.settings
-        self._goes_on = goes_on  # the next document is a piece of one that began in the chunk before
         self._tokens, self._begins, self._texts = bytearray(), bytearray(), bytearray()
         self._lengths = array("i")
         self._table: list[tuple[Any, ...]] = []
@@ -138,7 +140,7 @@ class _PartBuilder:
         self._rejects.append(entry)
 
     def add(self, document: Document, by_row: bool) -> None:
-        goes_on, self._goes_on = self._goes_on, False
+        goes_on = document.goes_on
         self._documents["read"] += not goes_on
         sentences, tokens = self._counts["sentences"], self._counts["tokens"]
         if by_row and document.bad:
@@ -222,8 +224,8 @@ def read_chunk(task: ReadTask) -> PartStats:
     done = task.files.load()
     if done is not None:
         return done
-    part = _PartBuilder(_reader, task.goes_on)
-    for document in read_documents(task.chunk, _reader.settings.documents):
+    part = _PartBuilder(_reader)
+    for document in read_documents(task.piece, _reader.settings.documents):
         try:
             part.add(document, task.chunk.source.format != "text")
         except Exception as error:

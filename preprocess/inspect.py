@@ -100,7 +100,16 @@ def _sample_lines(store: RowStore, config: InspectConfig, manifest: Manifest, vo
             )
         lines.append(f"    row {number:,}: " + ", ".join(_facts(record, manifest.label_names)))
         lines.append(f"      {decode(record.token_ids)}")
+        if record.words is not None:
+            lines.append(f"      words: {_joined_words(record, vocabulary)}")
     return lines
+
+
+def _joined_words(record: Record, vocabulary: Vocabulary) -> str:
+    """The tokens with blanks between words alone: what is masked together."""
+    tokens = [vocabulary.tokens[i].removeprefix("##") for i in record.token_ids]
+    begins = record.words or ""
+    return "".join((" " if flag == "1" else "") + token for token, flag in zip(tokens, begins, strict=True)).strip()
 
 
 def _facts(record: Record, names: Sequence[str]) -> list[str]:

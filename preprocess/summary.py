@@ -41,8 +41,9 @@ def summary_lines(out: Path, manifest: Manifest) -> list[str]:
     if manifest.conflicts:
         lines.append(f"  texts with several labels: {manifest.conflicts:,}")
     lines += [f"  rows of {name} whose text is in train: {count:,}" for name, count in manifest.leaked.items()]
-    read = corpus["read"].values() if corpus is not None else manifest.read.values()
-    if any(counts[key] for counts in read for key in ("rejected", "dropped") if key in counts):
+    unused = [read["rejected"] for read in manifest.read.values()]
+    unused += [counts["dropped"] for counts in corpus["read"].values()] if corpus is not None else []
+    if any(unused):
         lines.append(f"  rejected rows: {out / 'rejects.jsonl'}")
     return lines
 

@@ -10,7 +10,9 @@ from tfbert.data.record import MAX_ID, Record, columns_of, dump, parse, parse_co
 from tfbert.errors import DataError
 
 ids = st.integers(0, 9) | st.integers(0, 30_000) | st.integers(0, MAX_ID)
-texts = st.text(alphabet='[],:"wordidsegm 0', max_size=20) | st.sampled_from(['"wordids":[1]', "segmentids", "]}"])
+texts = st.text(alphabet='[],:"wordidsegm 01', max_size=20) | st.sampled_from(
+    ['"wordids":[1]', "segmentids", "]}", "words", '"words":"1"']
+)
 
 
 @st.composite
@@ -20,7 +22,8 @@ def records(draw) -> Record:
     label = draw(st.none() | st.integers(-1, 300) | st.floats(0, 1) | st.lists(st.integers(0, 5), max_size=3))
     weight = draw(st.sampled_from([1.0, 0.0, 0.25, 3.0]))
     kept = draw(st.none() | st.dictionaries(texts, texts, max_size=2))
-    return Record(token_ids, segment_ids, label, weight, draw(st.none() | texts), kept)
+    words = draw(st.none() | st.text("01", min_size=len(token_ids), max_size=len(token_ids)))
+    return Record(token_ids, segment_ids, label, weight, draw(st.none() | texts), kept, words)
 
 
 def of_each(lines: list[bytes]) -> list | None:
@@ -33,8 +36,11 @@ def of_each(lines: list[bytes]) -> list | None:
 def plain(columns) -> list:
     segments = columns.segment_ids
     flat = [] if segments is None else [segments.flat().tolist(), segments.lengths.tolist()]
-    tokens = columns.token_ids
-    return [tokens.flat().tolist(), tokens.lengths.tolist(), *flat, list(columns.labels), columns.weights.tolist()]
+    tokens, words = columns.token_ids, columns.words
+    rest = [] if words is None else [words.flat().tolist(), words.lengths.tolist()]
+    return [
+        tokens.flat().tolist(), tokens.lengths.tolist(), *flat, list(columns.labels), columns.weights.tolist(), *rest
+    ]  # fmt: skip
 
 
 @given(st.lists(records(), max_size=6), st.booleans())

@@ -14,8 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tfbert.data.batch import Batch, collate, fill_up, labels_of, padded_length, row_weights
+from tfbert.data.masking import Masking, mask_batch
 from tfbert.data.plan import EpochPlan, Rows, replica_slice
 from tfbert.data.rows import RowColumns
 from tfbert.data.store import RowStore
@@ -41,6 +43,7 @@ class FeedSettings:
         num_classes: width of multi-hot labels.
         class_weights: class id -> weight, or None.
         vocab_size, type_vocab_size: rows of the model's embeddings; a larger id is refused.
+        masking: of a masked language model, or None; batches then have what `mask_batch` gives.
     """
 
     pad_id: int
@@ -52,22 +55,27 @@ class FeedSettings:
     class_weights: Mapping[int, float] | None = None
     vocab_size: int | None = None
     type_vocab_size: int | None = None
+    masking: Masking | None = None
 
 
-def make_batch(store: RowStore, rows: Rows, settings: FeedSettings, multiple: int) -> Batch:
+def make_batch(store: RowStore, rows: Rows, settings: FeedSettings, multiple: int, epoch: int = 0) -> Batch:
     """Reads rows into one global batch whose row count is a multiple of `multiple`.
 
     Raises:
-        DataError: with `file:line`, where a row is damaged, has no label of the task, or an id that the model lacks.
+        DataError: with `file:line`, where a row is damaged, has no label of the task, an id that the model lacks, or no
+            words where whole words are masked.
     """
-    return _batch_of(store.columns(rows), partial(_place, store, rows), settings, multiple)
+    return _batch_of(store, rows, store.columns(rows), settings, multiple, epoch)
 
 
 def _place(store: RowStore, rows: Rows, i: int) -> str:
     return store.place(int(rows[i]))
 
 
-def _batch_of(columns: RowColumns, place: Callable[[int], str], settings: FeedSettings, multiple: int) -> Batch:
+def _batch_of(
+    store: RowStore, rows: Rows, columns: RowColumns, settings: FeedSettings, multiple: int, epoch: int
+) -> Batch:
+    place = partial(_place, store, rows)
     longest = int(columns.token_ids.lengths.max())
     length = padded_length(longest, settings.length_multiple, settings.max_len, settings.pad_to_max)
     batch = collate(columns, length, settings.pad_id)
@@ -78,7 +86,24 @@ def _batch_of(columns: RowColumns, place: Callable[[int], str], settings: FeedSe
         batch["weights"] = row_weights(columns.weights, batch["labels"], settings.class_weights)
     else:
         batch["weights"] = np.ones(len(columns), np.float32)
-    return fill_up(batch, multiple)
+    if settings.masking is None:
+        return fill_up(batch, multiple)
+    if settings.masking.unit != "token":
+        batch["word_starts"] = _word_starts(columns, length, place)
+    batch = fill_up(batch, multiple)
+    numbers = np.concatenate([rows, np.repeat(rows[:1], len(batch["weights"]) - len(rows))])
+    return mask_batch(batch, numbers, settings.masking, epoch)
+
+
+def _word_starts(columns: RowColumns, length: int, place: Callable[[int], str]) -> npt.NDArray[np.bool_]:
+    """Where words begin, bool (rows, length); padding is words too."""
+    known = np.zeros(len(columns), bool) if columns.words is None else columns.words.lengths > 0
+    if not known.all():
+        raise DataError(
+            f"{place(int(np.argmin(known)))}: masking whole words needs rows with `words`. Received: a row without "
+            "them. Make the data set with `preprocess corpus --whole_words`, or mask single tokens."
+        )
+    return columns.words.padded(length, 1).astype(bool)
 
 
 def _check_ids(ids: np.ndarray, size: int | None, what: str, name: str, place: Callable[[int], str]) -> None:
@@ -207,12 +232,12 @@ def plan_batches(
         try:
             columns = store.columns(np.concatenate(group))
         except DataError:  # once more, so that the batches before the damage come out
-            yield from (make_batch(store, rows, settings, multiple) for rows in group)
+            yield from (make_batch(store, rows, settings, multiple, plan.epoch) for rows in group)
             continue
         first = 0
         for rows in group:
             part = columns.cut(first, first + len(rows))
-            yield _batch_of(part, partial(_place, store, rows), settings, multiple)
+            yield _batch_of(store, rows, part, settings, multiple, plan.epoch)
             first += len(rows)
 
 

@@ -9,7 +9,6 @@ word is masked whole or not at all. Shapes: B rows, L tokens, W words, P masked 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbert.data.batch import Batch
-from tfbert.errors import ConfigError, DataError
+from tfbert.errors import ConfigError
 from tfbert.text.wordpiece import SPECIAL_TOKENS, Vocabulary
 
 UNITS = ("token", "word", "ngram")
@@ -91,23 +90,7 @@ class Masking:
         return max(1, math.ceil(self.rate * tokens))
 
 
-def word_starts(words: Sequence[str], length: int) -> npt.NDArray[np.bool_]:
-    """Where words begin, bool (B, length), from the `words` of records; True on padding.
-
-    Args:
-        words: a row's flags: a `1` for a token that begins a word, a `0` for one that goes on with it.
-        length: that the batch is padded to.
-    """
-    lengths = np.fromiter(map(len, words), np.int64, len(words))
-    starts = np.ones((len(words), length), bool)
-    flags = np.frombuffer("".join(words).encode("ascii"), np.uint8)
-    starts[np.arange(length) < lengths[:, None]] = flags == ord("1")
-    return starts
-
-
-def mask_batch(
-    batch: Batch, rows: npt.NDArray[np.int64], masking: Masking, epoch: int, starts: npt.NDArray[np.bool_] | None = None
-) -> Batch:
+def mask_batch(batch: Batch, rows: npt.NDArray[np.int64], masking: Masking, epoch: int) -> Batch:
     """A batch with masked tokens.
 
     A row of n maskable tokens gets `rate * n` masked ones on average, rounded up or down at random: never more than
@@ -116,29 +99,20 @@ def mask_batch(
     token that may not be masked ([UNK]) is never masked.
 
     Args:
-        batch: `token_ids`, `padding_mask` (B, L), `weights` (B,) and anything else.
+        batch: `token_ids`, `padding_mask` (B, L), `weights` (B,), anything else; but for the unit `token`,
+            `word_starts`, bool (B, L), where words begin.
         rows: number of every row in its data set, (B,).
         masking: how.
         epoch: number of the epoch; a constant where masks have to be the same each time.
-        starts: where words begin, bool (B, L); not needed for the unit `token`.
 
     Returns:
-        The batch with other `token_ids`, and with P = `limit(L)` places a row, which lie in the order of the text:
-        `masked_positions` int32 (B, P), places in the row; `masked_ids` int32 (B, P), the tokens that stood there;
-        `masked_weights` float32 (B, P), the weight of the row, or 0 where the row has fewer places (position and id
-        are 0 then).
-
-    Raises:
-        DataError: whole words are wanted, and the rows have none.
+        The batch without `word_starts`, with other `token_ids`, and with P = `limit(L)` places a row, which lie in the
+        order of the text: `masked_positions` int32 (B, P), places in the row; `masked_ids` int32 (B, P), the tokens
+        that stood there; `masked_weights` float32 (B, P), the weight of the row. Where a row has fewer places,
+        position, id and weight are 0.
     """
     token_ids, is_token = batch["token_ids"], batch["padding_mask"] != 0
-    if masking.unit == "token":
-        starts = np.ones(token_ids.shape, bool)
-    elif starts is None:
-        raise DataError(
-            f"Masking by {masking.unit} needs rows with `words`. Received: rows without them. Make the data set with "
-            "`preprocess corpus --whole_words`, or mask single tokens."
-        )
+    starts = np.ones(token_ids.shape, bool) if masking.unit == "token" else batch["word_starts"].astype(bool)
     draw = _Draws(masking.seed, epoch, rows)
     chosen = _choose(masking, draw, masking.maskable[token_ids] & is_token, starts)
     inputs = _replace(masking, draw, token_ids, chosen)
@@ -149,7 +123,7 @@ def mask_batch(
     positions[is_place] = np.nonzero(chosen)[1]
     ids = np.where(is_place, np.take_along_axis(token_ids, positions, 1), 0)
     weights = np.where(is_place, batch["weights"][:, None], 0)
-    return batch | {
+    return {name: values for name, values in batch.items() if name != "word_starts"} | {
         "token_ids": inputs,
         "masked_positions": positions,
         "masked_ids": ids.astype(np.int32),

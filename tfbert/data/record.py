@@ -19,8 +19,8 @@ from tfbert.errors import DataError
 MAX_ID = 2**31 - 1  # ids and class ids are int32 everywhere
 Label = int | float | list[int] | None
 _LISTS = ("wordids", "segmentids")
-_COMPACT = b'"wordids":[', b'"segmentids":['  # as orjson writes them
-_SPACED = b'"wordids": [', b'"segmentids": ['  # as json does
+_COMPACT = b'"wordids":[', b'"segmentids":[', b'"words":"'  # as orjson writes them
+_SPACED = b'"wordids": [', b'"segmentids": [', b'"words": "'  # as json does
 
 
 class Record(NamedTuple):
@@ -166,7 +166,7 @@ def parse_columns(lines: Sequence[bytes]) -> RowColumns | None:
         if part is None:
             return None
         parts.append(part)
-    ids, segments, labels, weights = zip(*parts, strict=True) if parts else ((), (), (), ())
+    ids, segments, labels, weights, words = zip(*parts, strict=True) if parts else ((), (), (), (), ())
     tokens = parse_lists(ids)
     given = [text for text in segments if text is not None]
     segment_numbers = parse_lists(given)
@@ -179,21 +179,31 @@ def parse_columns(lines: Sequence[bytes]) -> RowColumns | None:
         if not ((counts == tokens[1]) | (counts == 0)).all():
             return None
         segment_ids = Ragged.joined(segment_numbers[0], counts)
-    return RowColumns(Ragged.joined(*tokens), segment_ids, list(labels), np.array(weights, np.float32))
+    flags = _word_flags(words, tokens[1])
+    return RowColumns(Ragged.joined(*tokens), segment_ids, list(labels), np.array(weights, np.float32), flags)
 
 
-def _split(line: bytes) -> tuple[bytes, bytes | None, Label, float] | None:
+def _word_flags(words: Sequence[bytes | None], lengths: npt.NDArray[np.int64]) -> Ragged | None:
+    fitting = [text if text is not None and len(text) == n else b"" for text, n in zip(words, lengths, strict=True)]
+    joined = b"".join(fitting)
+    if not joined:
+        return None
+    counts = np.fromiter(map(len, fitting), np.int64, len(fitting))
+    return Ragged.joined(np.frombuffer(joined, np.uint8) - np.uint8(ord("0")), counts)
+
+
+def _split(line: bytes) -> tuple[bytes, bytes | None, Label, float, bytes | None] | None:
     """Takes a line apart without reading its lists, where it has the form that `dump` or `json.dumps` give it.
 
     Returns:
-        Text between the brackets of `wordids` and of `segmentids`, which whoever reads it checks; label, weight. None
-        where the line may have another form or be damaged.
+        Text between the brackets of `wordids` and of `segmentids`, which whoever reads it checks; label, weight, words.
+        None where the line may have another form or be damaged.
     """
-    ids_open, segments_open = _COMPACT
+    ids_open, segments_open, words_open = _COMPACT
     begin = line.find(ids_open)
     spaced = begin < 0
     if spaced:
-        ids_open, segments_open = _SPACED
+        ids_open, segments_open, words_open = _SPACED
         begin = line.find(ids_open)
         if begin < 0:
             return None
@@ -209,18 +219,26 @@ def _split(line: bytes) -> tuple[bytes, bytes | None, Label, float] | None:
         segments_end = line.find(b"]", segments_begin)
         segment_ids = line[segments_begin:segments_end]
         rest = line[:begin] + line[end:segments_begin] + line[segments_end:]
-    label_weight = _label_and_weight(rest, segment_ids is not None)
+    words = None
+    words_begin = rest.find(words_open) + len(words_open)
+    if words_begin >= len(words_open):
+        words_end = rest.find(b'"', words_begin)
+        words = rest[words_begin:words_end]
+        if words.strip(b"01"):
+            return None
+        rest = rest[:words_begin] + rest[words_end:]
+    label_weight = _label_and_weight(rest, segment_ids is not None, words is not None)
     if label_weight is None:
         return None
     if spaced:
         token_ids = token_ids.replace(b", ", b",")
         segment_ids = None if segment_ids is None else segment_ids.replace(b", ", b",")
-    return token_ids, segment_ids, *label_weight
+    return token_ids, segment_ids, *label_weight, words
 
 
 @lru_cache(4096)
-def _label_and_weight(rest: bytes, with_segments: bool) -> tuple[Label, float] | None:
-    """Of a line whose lists were taken out; None where it is not such a line."""
+def _label_and_weight(rest: bytes, with_segments: bool, with_words: bool) -> tuple[Label, float] | None:
+    """Of a line whose lists and words were taken out; None where it is not such a line."""
     try:
         row = orjson.loads(rest)
     except orjson.JSONDecodeError:
@@ -229,6 +247,8 @@ def _label_and_weight(rest: bytes, with_segments: bool) -> tuple[Label, float] |
     if not isinstance(row, dict) or {name: row[name] for name in _LISTS if name in row} != lists:
         return None
     if any(rest.count(name.encode()) != (name in lists) for name in _LISTS):  # twice, or inside another value
+        return None
+    if rest.count(b'"words"') != with_words or (with_words and row.get("words") != ""):
         return None
     label, weight = row.get("label"), row.get("weight", 1.0)
     return (label, float(weight)) if _is_label(label) and _is_weight(weight) else None
@@ -239,11 +259,13 @@ def columns_of(records: Sequence[Record]) -> RowColumns:
     segment_ids = None
     if any(r.segment_ids is not None for r in records):
         segment_ids = Ragged.of([r.segment_ids or () for r in records])
+    tokens = Ragged.of([r.token_ids for r in records])
     return RowColumns(
-        Ragged.of([r.token_ids for r in records]),
+        tokens,
         segment_ids,
         [r.label for r in records],
         np.fromiter((r.weight for r in records), np.float32, len(records)),
+        _word_flags([None if r.words is None else r.words.encode() for r in records], tokens.lengths),
     )
 
 

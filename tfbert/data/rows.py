@@ -71,12 +71,15 @@ class RowColumns:
         segment_ids: an empty row means all 0; None means that all rows are so.
         labels: int32 class ids (negative: no class), float64 numbers, class ids a row, or a list of `Record.label`.
         weights: in the loss, float32 (rows,).
+        words: 1 where a word begins and 0 where it goes on, uint8, one a token; an empty row means that nobody knows;
+            None means that all rows are so.
     """
 
     token_ids: Ragged
     segment_ids: Ragged | None
     labels: Labels
     weights: npt.NDArray[np.float32]
+    words: Ragged | None = None
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -85,4 +88,5 @@ class RowColumns:
         """Rows first to last - 1."""
         labels = self.labels.cut(first, last) if isinstance(self.labels, Ragged) else self.labels[first:last]
         segment_ids = None if self.segment_ids is None else self.segment_ids.cut(first, last)
-        return RowColumns(self.token_ids.cut(first, last), segment_ids, labels, self.weights[first:last])
+        words = None if self.words is None else self.words.cut(first, last)
+        return RowColumns(self.token_ids.cut(first, last), segment_ids, labels, self.weights[first:last], words)

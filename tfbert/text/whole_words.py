@@ -59,14 +59,14 @@ class SegmentedWords:
 
     def encode(self, text: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
         """As `PieceWords.encode`."""
-        token_ids, lengths = array("i"), list[int]()
+        token_ids, starts = array("i"), list[int]()
         for word in self._words(text):
             ids = self._encode_word(word)
             if ids:
+                starts.append(len(token_ids))
                 token_ids.fromlist(ids)
-                lengths.append(len(ids))
         begins = np.zeros(len(token_ids), bool)
-        begins[np.cumsum(lengths, dtype=np.int64) - lengths] = True
+        begins[np.array(starts, np.int64)] = True
         return np.frombuffer(token_ids, np.int32), begins
 
     def _words(self, text: str) -> Iterable[str]:

@@ -244,3 +244,52 @@ def test_rows_that_do_not_divide_evenly_are_refused():
 
     with pytest.raises(ValueError, match="Rows must divide evenly over 2 replicas. Received: 3"):
         place({"weights": np.ones(3, np.float32)}, make_strategy("cpu:2"))
+
+
+# ------------------------------------------------------------------------------------------------------------ masking
+
+
+def masked_rows(store: RowStore, batch_size: int, unit: str, epoch: int = 1) -> dict[int, tuple[bytes, list[Any]]]:
+    """Row -> its masked tokens and the places to guess, as they come in batches of any size."""
+    from tfbert.data.feed import plan_batches
+    from tfbert.data.masking import Masking
+    from tfbert.data.plan import EpochPlan
+    from tfbert.text.wordpiece import SPECIAL_TOKENS, Vocabulary
+
+    masking = Masking.of(Vocabulary([*SPECIAL_TOKENS, *map(str, range(60))]), unit=unit, rate=0.3, seed=1)
+    plan = EpochPlan(store.lengths, batch_size, seed=4, epoch=epoch)
+    result: dict[int, tuple[bytes, list[Any]]] = {}
+    batches = plan_batches(store, plan, settings(task=None, masking=masking), 4)
+    for rows, batch in zip(plan.batches(), batches, strict=True):
+        assert len(batch["masked_ids"]) % 4 == 0
+        assert not batch["masked_weights"][len(rows) :].any()
+        assert "word_starts" not in batch
+        for i, row in enumerate(rows):
+            chosen = batch["masked_weights"][i] > 0
+            places = list(zip(batch["masked_positions"][i][chosen], batch["masked_ids"][i][chosen], strict=True))
+            result[int(row)] = batch["token_ids"][i][: store.lengths[row]].tobytes(), places
+    return result
+
+
+@pytest.mark.parametrize("unit", ["token", "word"])
+def test_a_row_is_masked_alike_in_batches_of_any_size(tmp_path: Path, unit: str):
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(5, 60, rng.integers(3, 14)).tolist() for _ in range(50)]
+    records = [Record(ids, words="1" + "".join(map(str, rng.integers(0, 2, len(ids) - 1)))) for ids in rows]
+    store = write(tmp_path, records)
+    several = masked_rows(store, 16, unit)
+    assert several == masked_rows(store, 3, unit)
+    assert several != masked_rows(store, 16, unit, epoch=2)
+    assert set(several) == set(range(50))
+    for row, (_, places) in several.items():
+        for place, token in places:
+            assert records[row].token_ids[place] == token
+            if unit == "word" and records[row].words[place] == "0":  # the rest of the word is masked too
+                assert place - 1 in [at for at, _ in places]
+
+
+def test_whole_words_need_words(tmp_path: Path):
+    store = write(tmp_path, [Record([9, 10], words="10"), Record([9, 10])])
+    with pytest.raises(DataError, match=r"rows.jsonl:2: masking whole words needs rows with `words`.*whole_words"):
+        masked_rows(store, 2, "word")
+    assert masked_rows(store, 2, "token")

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfbert.data.batch import Batch
-from tfbert.data.masking import SPAN_STOP, Masking, mask_batch, word_starts
-from tfbert.errors import ConfigError, DataError
+from tfbert.data.masking import SPAN_STOP, Masking, mask_batch
+from tfbert.errors import ConfigError
 from tfbert.text.wordpiece import SPECIAL_TOKENS, Vocabulary
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -44,11 +44,16 @@ def random_words(rows: list[list[int]], share: float = 0.6) -> list[str]:
     ]
 
 
+def word_starts(words: list[str], length: int) -> np.ndarray:
+    return np.array([[flag == "1" for flag in row.ljust(length, "1")] for row in words])
+
+
 def masked(rows: list[list[int]], words: list[str] | None = None, epoch: int = 0, **how: Any) -> tuple[Batch, Batch]:
     """(batch, masked batch)."""
     batch = batch_of(rows)
-    starts = None if words is None else word_starts(words, batch["token_ids"].shape[1])
-    return batch, mask_batch(batch, np.arange(len(rows)), Masking.of(VOCABULARY, **how), epoch, starts)
+    if words is not None:
+        batch["word_starts"] = word_starts(words, batch["token_ids"].shape[1])
+    return batch, mask_batch(batch, np.arange(len(rows)), Masking.of(VOCABULARY, **how), epoch)
 
 
 def chosen_of(result: Batch) -> np.ndarray:
@@ -103,8 +108,8 @@ def test_special_tokens_and_padding_stay(rate: float, unit: str) -> None:
     """case 155."""
     rows = [[CLS, 10, 11, SEP]] * 1000 + [[CLS, 12, UNK, SEP, 13, SEP]] * 500
     batch = batch_of(rows, 16)
-    starts = np.ones((len(rows), 16), bool)
-    result = mask_batch(batch, np.arange(len(rows)), Masking.of(VOCABULARY, rate=rate, unit=unit), 0, starts)
+    batch["word_starts"] = np.ones((len(rows), 16), bool)
+    result = mask_batch(batch, np.arange(len(rows)), Masking.of(VOCABULARY, rate=rate, unit=unit), 0)
     chosen = chosen_of(result)
     assert not chosen[batch["token_ids"] < FIRST].any()
     assert chosen.any(axis=1).all()
@@ -184,11 +189,13 @@ def test_a_row_is_masked_alike_in_any_batch(unit: str) -> None:
     words = random_words(rows)
     masking = Masking.of(VOCABULARY, unit=unit, seed=3)
     batch = batch_of(rows)
-    whole = mask_batch(batch, np.arange(64), masking, 5, word_starts(words, batch["token_ids"].shape[1]))
+    batch["word_starts"] = word_starts(words, batch["token_ids"].shape[1])
+    whole = mask_batch(batch, np.arange(64), masking, 5)
     order = np.random.default_rng(0).permutation(64)
     for part in np.array_split(order, 7):
         some = batch_of([rows[i] for i in part], 48)
-        result = mask_batch(some, part, masking, 5, word_starts([words[i] for i in part], 48))
+        some["word_starts"] = word_starts([words[i] for i in part], 48)
+        result = mask_batch(some, part, masking, 5)
         width = batch["token_ids"].shape[1]
         assert np.array_equal(result["token_ids"][:, :width], whole["token_ids"][part])
         for i, row in enumerate(part):
@@ -266,11 +273,6 @@ def test_vocabularies_that_cannot_be_masked() -> None:
         Masking.of(Vocabulary(SPECIAL_TOKENS[:4]))
     with pytest.raises(ConfigError, match="not special"):
         Masking.of(Vocabulary([*SPECIAL_TOKENS, "[unused1]"]))
-
-
-def test_whole_words_need_words() -> None:
-    with pytest.raises(DataError, match="whole_words"):
-        masked([[CLS, 10, SEP]], unit="word")
 
 
 def test_padding_is_padding_whatever_its_id() -> None:

@@ -17,6 +17,7 @@ from tfbert.errors import DataError
         (Record([1], label=0.5, weight=0.25), b'{"label":0.5,"weight":0.25,"wordids":[1]}\n'),
         (Record([1], label=0, weight=0.0, keep={"k": ""}), b'{"label":0,"weight":0.0,"wordids":[1],"keep":{"k":""}}\n'),
         (Record([1], label=[], type=""), b'{"type":"","label":[],"wordids":[1]}\n'),
+        (Record([1, 2], words="10"), b'{"wordids":[1,2],"words":"10"}\n'),
     ],
 )  # fmt: skip
 def test_rows_and_lines(record: Record, line: bytes) -> None:
@@ -30,6 +31,7 @@ def plain(columns: RowColumns) -> list:
     return [
         columns.token_ids.flat().tolist(), columns.token_ids.lengths.tolist(), *flat, columns.labels,
         columns.weights.tolist(),
+        None if columns.words is None else (columns.words.flat().tolist(), columns.words.lengths.tolist()),
     ]  # fmt: skip
 
 
@@ -40,6 +42,8 @@ def test_many_rows_at_once_are_those_of_each_line() -> None:
         b'{"label":[],"wordids":[7],"segmentids":[1],"weight":2}\r\n',
         b'{"label":0.5,"weight":0.25,"wordids":[1],"x":{"y":[1.5,null]}}',
         b'{"label":-3,"wordids":[0,0]}',
+        b'{"wordids":[1,2,3],"words":"101"}',
+        b'{"wordids":[1,2],"segmentids":[0,1],"words":"101"}',  # of someone else: too many
     ]
     for chosen in (lines, lines[::-1], lines[:1], lines[3:], []):
         columns = parse_columns(chosen)
@@ -58,12 +62,22 @@ def test_many_rows_at_once_are_those_of_each_line() -> None:
         b'{"x":{"wordids":[3]},"wordids":[1]}',
         b'{"wordids":[3],"wordids":[1]}',
         b'{"x":{"segmentids":[3]},"wordids":[1]}',
+        b'{"wordids":[1],"x":{"words":"1"}}',
+        b'{"wordids":[1],"words":"1","words":"0"}',
+        b'{"wordids":[1],"words":"one"}',
+        b'{"wordids":[1],"words":["one"]}',
     ],
 )
 def test_unusual_rows_are_left_to_the_other_way(line: bytes) -> None:
     """They are looked at closely, and taken."""
     assert parse_columns([line]) is None
     assert parse(line).token_ids[0] == 1
+
+
+def test_words_of_another_kind_are_not_ours() -> None:
+    """A file of someone else may call anything `words`."""
+    for words in (b'"1"', b'"12"', b"[1,0]", b"1", b'"on"', b"null", b"{}"):
+        assert parse(b'{"wordids":[1,2],"words":' + words + b"}").words is None
 
 
 def test_line_ends_inside_texts_are_escaped() -> None:
