@@ -9,7 +9,6 @@ stage leaves whole parts (`PartFiles`), so an interrupted run goes on from those
 """
 
 import hashlib
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,13 +23,14 @@ import orjson
 from preprocess.documents import Document, Piece, read_documents
 from preprocess.encode import CUT
 from preprocess.packing import PackedRow, Packing, Side, Text, pack_document
-from preprocess.parts import ROW, PartFiles, PartStats, pack_row
+from preprocess.parts import ROW, PartFiles, PartStats
 from preprocess.segment import make_cut
 from preprocess.split import TRAIN, VAL
-from tfbert.data.record import Record, dump
+from tfbert.data.record import dump_rows
 from tfbert.data.source import Chunk
+from tfbert.text.batch import TokenRows
 from tfbert.text.clean import Cleaner
-from tfbert.text.pair import pack
+from tfbert.text.pair import pack_rows
 from tfbert.text.sentences import split_sentences
 from tfbert.text.whole_words import PieceWords, SegmentedWords
 from tfbert.text.wordpiece import Vocabulary, WordPieceTokenizer
@@ -56,6 +56,7 @@ PLACE = np.dtype(  # where a document lies, for texts to lend
         ("hash", "<u8"),
     ]
 )
+ENCODED_SENTENCES = 4096  # together, or those of one document
 GROUPS = {TRAIN: "train", VAL: "val"}
 _PACK, _SHUFFLE = 1, 2  # what random numbers are for
 
@@ -122,17 +123,29 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<i4")
 
 
+@dataclass
+class _Waiting:
+    """A document whose sentences (line number, text) are not encoded yet."""
+
+    document: Document
+    hashes: tuple[int, int]
+    sentences: list[tuple[int, str]]
+
+
 class _PartBuilder:
-    """The documents of a part as they are collected."""
+    """The documents of a part as they are collected; sentences are encoded many at a time."""
 
     def __init__(self, reader: _Reader):
         self._reader, self._settings = reader, reader.settings
         self._tokens, self._begins, self._texts = bytearray(), bytearray(), bytearray()
-        self._lengths = array("i")
+        self._lengths: list[npt.NDArray[np.int32]] = []
         self._table: list[tuple[Any, ...]] = []
         self._rejects: list[dict[str, Any]] = []
         self._documents: Counter[str] = Counter()
-        self._counts = {"sentences": Counter[str](), "tokens": Counter[str]()}
+        self._sentence_counts: Counter[str] = Counter()
+        self._token_counts: Counter[str] = Counter()
+        self._waiting: list[_Waiting] = []
+        self._num_waiting = 0  # sentences
         self._last_hash = 0
 
     def _reject(self, line: int, raw: str, what: str, reason: str, detail: str) -> None:
@@ -140,42 +153,60 @@ class _PartBuilder:
         self._rejects.append(entry)
 
     def add(self, document: Document, by_row: bool) -> None:
-        goes_on = document.goes_on
-        self._documents["read"] += not goes_on
-        sentences, tokens = self._counts["sentences"], self._counts["tokens"]
+        self._documents["read"] += not document.goes_on
         if by_row and document.bad:
-            self._drop(document, document.bad[0][2].reason, document.bad[0][2].detail, document.bad[0][1])
+            number, raw, error = document.bad[0]
+            self._drop(document, error.reason, error.detail, raw)
             return
         for number, raw, error in document.bad:
-            sentences["read"] += 1
-            sentences[error.reason] += 1
+            self._sentence_counts.update(("read", error.reason))
             self._reject(number, raw, "line", error.reason, error.detail)
-        text_hash, text_hash2 = _text_hash(document, self._settings.hash_key)
-        if not goes_on:
-            self._last_hash = text_hash
-        found = []
-        for number, line in document.lines:
-            for sentence in self._reader.sentences(line):
-                token_ids, begins = self._reader.encode(sentence)
-                sentences["read"] += 1
-                if len(token_ids):
-                    found.append((token_ids, begins))
-                else:
-                    sentences["empty"] += 1
-                    self._reject(number, sentence, "sentence", "empty", "no token")
-        total = sum(len(token_ids) for token_ids, _ in found)
-        tokens["read"] += total
-        if total < self._settings.least_tokens and not goes_on:
+        hashes = _text_hash(document, self._settings.hash_key)
+        if not document.goes_on:
+            self._last_hash = hashes[0]
+        sentences = [(n, sentence) for n, line in document.lines for sentence in self._reader.sentences(line)]
+        self._waiting.append(_Waiting(document, hashes, sentences))
+        self._num_waiting += len(sentences)
+        if self._num_waiting >= ENCODED_SENTENCES:
+            self.encode()
+
+    def encode(self) -> None:
+        """Encodes the sentences that wait."""
+        texts = [sentence for waiting in self._waiting for _, sentence in waiting.sentences]
+        rows, begins = self._reader.encode(texts)
+        token = first = 0
+        for waiting in self._waiting:
+            lengths = rows.lengths[first : first + len(waiting.sentences)]
+            size = int(lengths.sum())
+            self._add(waiting, lengths, rows.token_ids[token : token + size], begins[token : token + size])
+            token, first = token + size, first + len(lengths)
+        self._waiting.clear()
+        self._num_waiting = 0
+
+    def _add(
+        self,
+        waiting: _Waiting,
+        lengths: npt.NDArray[np.int64],
+        token_ids: npt.NDArray[np.int32],
+        begins: npt.NDArray[np.bool_],
+    ) -> None:
+        document, total = waiting.document, len(token_ids)
+        for i in np.flatnonzero(lengths == 0):
+            self._sentence_counts["empty"] += 1
+            self._reject(*waiting.sentences[i], "sentence", "empty", "no token")
+        found = int(np.count_nonzero(lengths))
+        self._sentence_counts["read"] += len(lengths)
+        self._token_counts["read"] += total
+        if total < self._settings.least_tokens and not document.goes_on:
             reason, detail = ("short", f"{total} tokens") if total else ("empty", "no token")
-            sentences[reason] += len(found)
-            tokens[reason] += total
+            self._sentence_counts[reason] += found
+            self._token_counts[reason] += total
             self._drop(document, reason, detail, document.lines[0][1] if document.lines else "")
             return
-        for token_ids, begins in found:
-            self._tokens += token_ids.astype(self._reader.dtype).tobytes()
-            self._begins += begins.tobytes()
-            self._lengths.append(len(token_ids))
-        self._table.append((total, len(found), document.line, -1, 0, text_hash, text_hash2, goes_on))
+        self._tokens += token_ids.astype(self._reader.dtype).tobytes()
+        self._begins += begins.tobytes()
+        self._lengths.append(lengths[lengths > 0].astype(np.int32))
+        self._table.append((total, found, document.line, -1, 0, *waiting.hashes, document.goes_on))
         if self._settings.keep_texts:
             first = document.lines[0][1] if document.lines else ""
             self._texts += orjson.dumps(first[:CUT], option=orjson.OPT_APPEND_NEWLINE)
@@ -188,7 +219,7 @@ class _PartBuilder:
         contents: dict[str, bytes | bytearray] = {
             ".tokens": self._tokens,
             ".begins": self._begins,
-            ".lengths": self._lengths.tobytes(),
+            ".lengths": b"".join(lengths.tobytes() for lengths in self._lengths),
             ".documents": np.array(self._table, DOCUMENT).tobytes(),
             ".rejects": b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in self._rejects),
         }
@@ -205,7 +236,11 @@ class _PartBuilder:
             rows=len(self._table),
             rejected=dict(self._documents),
             first_bad=next((reject for reject in self._rejects if reject["reason"] in BAD), None),
-            counts={name: dict(counts) for name, counts in self._counts.items()} | {"last": {"hash": self._last_hash}},
+            counts={
+                "sentences": dict(self._sentence_counts),
+                "tokens": dict(self._token_counts),
+                "last": {"hash": self._last_hash},
+            },
         )
 
 
@@ -232,6 +267,7 @@ def read_chunk(task: ReadTask) -> PartStats:
             line = task.chunk.first_line() + document.line - 1
             error.add_note(f"{task.chunk.source.path}:{line}: this document was worked on")
             raise
+    part.encode()
     return task.files.save(part.contents(), part.stats(task.chunk))
 
 
@@ -370,8 +406,9 @@ def pack_part(task: PackTask) -> PartStats:
     files = packer.part("documents", task.number)
     table = read_table(files, task.inherited)
     everything = packer.read(files, 0, 0, int(table["sentences"].sum()))
-    lines: list[bytes] = []
-    rows, buckets = bytearray(), array("i")
+    rows: list[PackedRow] = []
+    buckets: list[npt.NDArray[np.int64]] = []
+    hashes: list[tuple[int, int, int]] = []  # rows of a document, and its hashes
     counts = {name: Counter[str]() for name in ("rows", "tokens", "sentences")}
     token = sentence = 0
     for number, (document, goes) in enumerate(zip(table, task.destination.tolist(), strict=True), task.first):
@@ -385,50 +422,73 @@ def pack_part(task: PackTask) -> PartStats:
         group = GROUPS.get(goes)
         if group is None:
             continue
-        own, own2 = int(document["hash"]), int(document["hash2"])
+        own = int(document["hash"])
         rng = packer.rng(_PACK, number)
         packed, dropped = pack_document(text, settings.packing, rng, partial(packer.lend, group, own))
+        rows += packed
+        buckets.append(packer.first_bucket[group] + rng.integers(settings.buckets[group], size=len(packed)))
+        hashes.append((len(packed), own, int(document["hash2"])))
+        counts["rows"][group] += len(packed)
         counts["tokens"]["no pair"] += dropped
         counts["sentences"]["no pair"] += dropped and text.lengths[-1] == dropped
-        first_bucket, num_buckets = packer.first_bucket[group], settings.buckets[group]
-        for row in packed:
-            record = _record(row, packer)
-            line = dump(record)
-            label = -1 if row.label is None else row.label
-            length = len(record.token_ids)
-            lines.append(line)
-            rows += pack_row(len(line), length, length, label, label + 1, 0, own, own2)
-            buckets.append(first_bucket + int(rng.integers(num_buckets)))
-            counts["tokens"]["borrowed"] += row.borrowed
-        counts["rows"][group] += len(packed)
+    counts["tokens"]["borrowed"] = sum(row.borrowed for row in rows)
     total = settings.buckets["train"] + settings.buckets["val"]
-    contents = _sorted_by_bucket(lines, np.frombuffer(rows, ROW), np.frombuffer(buckets, np.int32), total)
-    stats = PartStats(len(lines), 0, len(lines), {}, None, {name: dict(c) for name, c in counts.items()})
+    lines, row_table = _dump(rows, np.array(hashes, np.uint64).reshape(-1, 3), packer)
+    contents = _sorted_by_bucket(lines, row_table, np.concatenate([np.zeros(0, np.int64), *buckets]), total)
+    stats = PartStats(
+        len(lines), 0, len(lines), {}, None, {name: {k: int(v) for k, v in c.items()} for name, c in counts.items()}
+    )
     return task.files.save(contents, stats)
 
 
-def _record(row: PackedRow, packer: _Packer) -> Record:
-    first, second = row.first, row.second
-    token_ids, segment_ids = pack(
-        first.token_ids.tolist(),
-        None if second is None else second.token_ids.tolist(),
-        packer.settings.packing.max_len,
-        packer.cls_id,
-        packer.sep_id,
-    )
+def _dump(
+    rows: Sequence[PackedRow], hashes: npt.NDArray[np.uint64], packer: _Packer
+) -> tuple[list[bytes], npt.NDArray[np.void]]:
+    """The lines of rows, and their table."""
+    settings = packer.settings
+    pairs = settings.packing.pairs != "none"
+    sides = [[row.first for row in rows]]
+    if pairs:
+        sides.append([row.second for row in rows if row.second is not None])
+    max_len = settings.packing.max_len
+    ids = [_joined([side.token_ids for side in each]) for each in sides]
+    packed = pack_rows(ids[0], ids[1] if pairs else None, max_len, packer.cls_id, packer.sep_id)
     words = None
-    if packer.settings.words:
-        words = "".join(f"1{_flags(side)}" for side in (first, second) if side is not None) + "1"
-    return Record(token_ids, segment_ids, row.label, words=words)
+    if settings.words:
+        flags = [_joined([_flags(side) for side in each]) for each in sides]
+        begins = pack_rows(flags[0], flags[1] if pairs else None, max_len, ord("1"), ord("1"))
+        text, ends = begins.token_ids.astype(np.uint8).tobytes(), np.cumsum(begins.lengths).tolist()
+        words = [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    labels = [-1 if row.label is None else row.label for row in rows]
+    lines = dump_rows(
+        packed.token_ids,
+        packed.lengths,
+        packed.first_lengths if pairs else None,
+        labels=labels if pairs else None,
+        words=words,
+    )
+    table = np.zeros(len(rows), ROW)
+    table["size"] = np.fromiter(map(len, lines), np.int64, len(lines))
+    table["length"] = table["full_length"] = packed.lengths
+    table["label"] = labels
+    table["label_key"] = table["label"] + 1
+    table["hash"], table["hash2"] = (np.repeat(hashes[:, i], hashes[:, 0].astype(np.int64)) for i in (1, 2))
+    return lines, table
 
 
-def _flags(side: Side) -> str:
-    flags = (side.begins + np.uint8(ord("0"))).tobytes().decode("ascii")
-    return "1" + flags[1:]  # a word that was cut begins here
+def _joined(sides: Sequence[npt.NDArray[Any]]) -> TokenRows:
+    lengths = np.fromiter(map(len, sides), np.int64, len(sides))
+    return TokenRows(np.concatenate([np.zeros(0, np.int32), *sides]).astype(np.int32), lengths)
+
+
+def _flags(side: Side) -> npt.NDArray[np.uint8]:
+    flags = side.begins + np.uint8(ord("0"))
+    flags[0] = ord("1")  # a word that was cut begins here
+    return flags
 
 
 def _sorted_by_bucket(
-    lines: Sequence[bytes], rows: npt.NDArray[np.void], bucket: npt.NDArray[np.int32], num_buckets: int
+    lines: Sequence[bytes], rows: npt.NDArray[np.void], bucket: npt.NDArray[np.int64], num_buckets: int
 ) -> dict[str, bytes | bytearray]:
     """Files of a packed part; `.buckets` says how many rows and bytes lie before each bucket."""
     order = np.argsort(bucket, kind="stable")

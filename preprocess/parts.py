@@ -67,7 +67,7 @@ class PartFiles:
     def path(self, suffix: str) -> Path:
         return Path(self.prefix + suffix)
 
-    def save(self, contents: Mapping[str, bytes], stats: PartStats) -> PartStats:
+    def save(self, contents: Mapping[str, bytes | bytearray], stats: PartStats) -> PartStats:
         for suffix, content in contents.items():
             self.path(suffix).write_bytes(content)
         stats = replace(stats, sizes={suffix: len(content) for suffix, content in contents.items()})

@@ -46,6 +46,14 @@ _SHAPE = {
             "bytes": int,
         }
     },
+    "corpus": (
+        {
+            "documents": str, "sentences": str, "pairs": str, "whole_words": str, "user_dict": (str, None),
+            "short_fraction": (int, float), "seed": int, "borrowed_tokens": int,
+            "read": {str: {"read": int, "kept": int, "dropped": {str: int}}},
+        },
+        None,
+    ),
 }  # fmt: skip
 
 
@@ -138,6 +146,7 @@ class Manifest:
                     f"{path}: this version reads format {FORMAT_VERSION}. Received: {version}. Encode the data again."
                 )
             values.setdefault("store", "jsonl")
+            values.setdefault("corpus", None)  # written before there were any
             _check(values, _SHAPE, "it")
             values["parts"] = {name: Part(**part) for name, part in values["parts"].items()}
             manifest = cls(**values)

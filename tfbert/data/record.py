@@ -72,6 +72,7 @@ def dump_rows(
     labels: Sequence[Label] | None = None,
     weights: Sequence[float] | None = None,
     types: Sequence[str] | None = None,
+    words: Sequence[bytes] | None = None,
     keep: Mapping[str, Sequence[str]] | None = None,
 ) -> list[bytes]:
     """The lines of many rows, as `dump` makes them, without a Python object a token.
@@ -83,6 +84,7 @@ def dump_rows(
         labels: as in `Record`, a value a row; None where no row has one.
         weights: the same.
         types: the same.
+        words: the same, as ASCII.
         keep: kept columns by name.
     """
     fields: list[list[bytes]] = []
@@ -94,6 +96,8 @@ def dump_rows(
         fields.append([b'"weight":%b,' % orjson.dumps(value) if value != 1.0 else b"" for value in weights])
     heads = list(map(b"".join, zip(*fields, strict=True))) if fields else [b""] * len(lengths)
     tails = [b"]"] * len(lengths) if first_lengths is None else _segment_texts(first_lengths, lengths)
+    if words is not None:
+        tails = [b'%b,"words":"%b"' % parts for parts in zip(tails, words, strict=True)]
     if keep is not None:
         rows = zip(*keep.values(), strict=True)
         kept = (orjson.dumps(dict(zip(keep, values, strict=True))) for values in rows)

@@ -6,42 +6,31 @@ between two words of the segmenter counts where the tokenizer parts the text too
 ("WordPiece" cut into two, an accent apart from its letter) are one word.
 """
 
-from array import array
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tfbert.text.wordpiece import Vocabulary
+from tfbert.text.batch import BatchTokenizer, TokenRows
+from tfbert.text.wordpiece import WordPieceTokenizer
 
 Cut = Callable[[str], Iterable[str]]
-MAX_CACHED_WORDS = 100_000
-
-
-class Tokenizer(Protocol):
-    """What is needed of a tokenizer."""
-
-    vocabulary: Vocabulary
-
-    def words(self, text: str) -> list[str]: ...
-
-    def encode(self, text: str) -> list[int]: ...
+Begins = npt.NDArray[np.bool_]  # whether each token begins a word; the first one of a text does
 
 
 class PieceWords:
     """Words as the tokenizer has them: a piece that begins with `##` goes on with the word before."""
 
-    def __init__(self, tokenizer: Tokenizer):
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: WordPieceTokenizer):
+        self._tokenizer = BatchTokenizer(tokenizer)
         self._begins = np.array([not token.startswith("##") for token in tokenizer.vocabulary.tokens], bool)
 
-    def encode(self, text: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-        """Token ids of a text, and for each whether it begins a word; the first one does."""
-        token_ids = np.array(self._tokenizer.encode(text), np.int32)
-        begins = self._begins[token_ids]
-        begins[:1] = True
-        return token_ids, begins
+    def encode(self, texts: Sequence[str]) -> tuple[TokenRows, Begins]:
+        """Ids of several texts, without special tokens, and where words begin."""
+        rows = self._tokenizer.encode(texts)
+        begins = self._begins[rows.token_ids]
+        begins[(np.cumsum(rows.lengths) - rows.lengths)[rows.lengths > 0]] = True
+        return rows, begins
 
 
 class SegmentedWords:
@@ -52,24 +41,25 @@ class SegmentedWords:
         cut: text -> its words, which joined are the text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, cut: Cut):
-        self._tokenizer, self._cut = tokenizer, cut
+    def __init__(self, tokenizer: WordPieceTokenizer, cut: Cut):
+        self._words, self._cut = tokenizer.words, cut
+        self._tokenizer = BatchTokenizer(tokenizer)
         self._sides: dict[str, tuple[bool, bool]] = {}
-        self._ids: dict[str, list[int]] = {}
 
-    def encode(self, text: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    def encode(self, texts: Sequence[str]) -> tuple[TokenRows, Begins]:
         """As `PieceWords.encode`."""
-        token_ids, starts = array("i"), list[int]()
-        for word in self._words(text):
-            ids = self._encode_word(word)
-            if ids:
-                starts.append(len(token_ids))
-                token_ids.fromlist(ids)
-        begins = np.zeros(len(token_ids), bool)
-        begins[np.array(starts, np.int64)] = True
-        return np.frombuffer(token_ids, np.int32), begins
+        words: list[str] = []
+        ends = [0]
+        for text in texts:
+            words += self._joined(text)
+            ends.append(len(words))
+        rows = self._tokenizer.encode(words)
+        token_ends = np.concatenate([[0], np.cumsum(rows.lengths)])
+        begins = np.zeros(len(rows.token_ids), bool)
+        begins[token_ends[:-1][rows.lengths > 0]] = True
+        return TokenRows(rows.token_ids, np.diff(token_ends[ends])), begins
 
-    def _words(self, text: str) -> Iterable[str]:
+    def _joined(self, text: str) -> Iterable[str]:
         """The segmenter's words, joined where the tokenizer does not part them."""
         word = ""
         for piece in self._cut(text):
@@ -84,14 +74,6 @@ class SegmentedWords:
         """Whether the tokenizer always parts a character from what stands before it, and from what stands behind."""
         known = self._sides.get(char)
         if known is None:
-            words = self._tokenizer.words(f"a{char}a")
+            words = self._words(f"a{char}a")
             known = self._sides[char] = (words[0] == "a", words[-1] == "a")
         return known
-
-    def _encode_word(self, word: str) -> list[int]:
-        ids = self._ids.get(word)
-        if ids is None:
-            ids = self._tokenizer.encode(word)
-            if len(self._ids) < MAX_CACHED_WORDS:
-                self._ids[word] = ids
-        return ids
