@@ -37,7 +37,8 @@ from preprocess.corpus_stages import (
 )
 from preprocess.documents import ENDS, document_chunks
 from preprocess.encode import Input
-from preprocess.merge import Merged, Output, dropped_rows, write_rejects
+from preprocess.merge import Counted, Merged, dropped_rows, write_rejects
+from preprocess.outputs import JsonOutput
 from preprocess.packing import PAIRS, Packing
 from preprocess.parts import PartFiles, PartStats
 from preprocess.pool import WorkerPool, check_workers
@@ -456,12 +457,11 @@ def _merge(work: WorkFolder, shuffled: dict[str, list[PartStats]]) -> Merged:
     merged = Merged({}, {}, 0, {})
     with Progress(sum(part.rows for parts in shuffled.values() for part in parts), " rows", "merge") as progress:
         for group, parts in shuffled.items():
-            output = Output(work.folder, group)
+            output = Counted(JsonOutput(work.folder, group))
             for number in range(len(parts)):
                 files = work.files(group, number)
                 table = files.table()
-                output.write(memoryview(files.path(".jsonl").read_bytes()), table)
-                output.counts.add(table, table["label"])
+                output.write(files, table, np.ones(len(table), bool))
                 progress.update(len(table))
             merged.parts[group] = output.close()
     return merged
