@@ -430,11 +430,14 @@ def encode(config: EncodeConfig) -> None:
         keep_texts=config.dedup,
         store=config.store,
     )
-    with WorkFolder(out, job.fingerprint, config.resume) as work:
-        with WorkerPool(workers, _start_worker, (settings,)) as pool:
-            if config.label is not None and config.task != "regression" and label_map is None:
-                label_map = _scan(pool, sources, config)
-            stats = _encode_parts(pool, sources, config, work, label_map)
+    with (
+        WorkFolder(out, job.fingerprint, config.resume) as work,
+        WorkerPool(workers, _start_worker, (settings,)) as pool,
+    ):
+        if config.label is not None and config.task != "regression" and label_map is None:
+            label_map = _scan(pool, sources, config)
+        stats = _encode_parts(pool, sources, config, work, label_map)
+        pool.close()
         for entries in job.inputs.values():
             for entry in entries:
                 entry.check()

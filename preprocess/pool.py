@@ -1,8 +1,10 @@
-"""A pool of spawned worker processes that fails loudly: results in order, bounded queue, no silent loss."""
+"""A pool of worker processes that fails loudly: results in order, bounded queue, no silent loss."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 from collections import deque
@@ -34,6 +36,8 @@ _setup: tuple[Callable[..., None], tuple[Any, ...]] | None = None
 def _initialize(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     global _setup
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what a Ctrl-C means
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _keep_freed_memory()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _setup = (initializer, arguments)
 
@@ -46,6 +50,22 @@ def _run(function: Callable[[T], R], task: T) -> R:
         initializer(*arguments)
         _setup = None
     return function(task)
+
+
+def _keep_freed_memory() -> None:
+    """Tells glibc to use memory again that was freed, up to 64 MB, instead of giving it back at once.
+
+    A task frees some 20 MB, and taking them from the system again, page by page, was a third of a task's time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(-1, 1 << 26)  # M_TRIM_THRESHOLD
+        mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, the largest there is
+
+
+def _start_method() -> str:
+    """Forked workers start at once and share what is loaded; a process with other threads must not be forked."""
+    return "fork" if threading.active_count() == 1 and "tensorflow" not in sys.modules else "spawn"
 
 
 @contextmanager
@@ -66,7 +86,7 @@ def _end_with_parent() -> None:
 
 
 class WorkerPool:
-    """Spawned processes with a state of their own, made after their start by `initializer(*arguments)`.
+    """Processes with a state of their own, made after their start by `initializer(*arguments)`.
 
     Args:
         workers: number of processes.
@@ -77,7 +97,7 @@ class WorkerPool:
     def __init__(self, workers: int, initializer: Callable[..., None], arguments: tuple[Any, ...]):
         self._workers = workers
         self._executor = ProcessPoolExecutor(
-            workers, multiprocessing.get_context("spawn"), _initialize, (initializer, arguments)
+            workers, multiprocessing.get_context(_start_method()), _initialize, (initializer, arguments)
         )
 
     def __enter__(self) -> "WorkerPool":
@@ -87,6 +107,10 @@ class WorkerPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def close(self) -> None:
+        """Lets the processes end while others work; nothing may be asked of them any more."""
+        self._executor.shutdown(wait=False)
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T], place: Callable[[T], str]) -> Iterator[tuple[T, R]]:
         """Runs `function` on every task; yields (task, result) in the order of the tasks.

@@ -5,8 +5,6 @@ import sys
 import time
 from types import TracebackType
 
-from tqdm import tqdm
-
 logger = logging.getLogger("tfbert")
 LOG_EVERY_S = 10.0
 
@@ -30,9 +28,11 @@ class Progress:
     """
 
     def __init__(self, total: int | None, unit: str, what: str):
-        self._bar = tqdm(
-            total=total, unit=unit, desc=what, unit_scale=True, disable=not sys.stderr.isatty(), dynamic_ncols=True
-        )
+        self._bar = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm  # where there is no bar, its import is a fifth of the start of a worker
+
+            self._bar = tqdm(total=total, unit=unit, desc=what, unit_scale=True, dynamic_ncols=True)
         self._total, self._unit, self._what = total, unit, what
         self._done = 0
         self._start = self._last = time.monotonic()
@@ -43,12 +43,13 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
     def update(self, count: int, note: str = "") -> None:
         """Adds `count` units; `note` is shown behind the rate."""
         self._done += count
-        if not self._bar.disable:
+        if self._bar is not None:
             if note:
                 self._bar.set_postfix_str(note, refresh=False)
             self._bar.update(count)
@@ -59,6 +60,8 @@ class Progress:
             logger.info("%s", self._line(now - self._start, note))
 
     def _line(self, elapsed: float, note: str) -> str:
+        from tqdm import tqdm
+
         rate = self._done / elapsed
         parts = [f"{self._what}: {tqdm.format_sizeof(self._done)}{self._unit}"]
         if self._total:

@@ -48,6 +48,7 @@ def test_workers_are_light(tmp_path: Path) -> None:
     (tmp_path / "probe.py").write_text(
         textwrap.dedent(f"""
         import sys
+        from multiprocessing import parent_process
         from pathlib import Path
         import preprocess.encode as job
         from preprocess.__main__ import main
@@ -57,7 +58,7 @@ def test_workers_are_light(tmp_path: Path) -> None:
         def probe(task):
             result = encode_chunk(task)
             loaded = [name for name in {HEAVY!r} if name in sys.modules]
-            Path({str(tmp_path / "loaded")!r}).write_text(f"{{loaded}} {{__name__}}")
+            Path({str(tmp_path / "loaded")!r}).write_text(f"{{loaded}} {{parent_process() is not None}}")
             return result
 
         if __name__ == "__main__":
@@ -68,7 +69,7 @@ def test_workers_are_light(tmp_path: Path) -> None:
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, str(tmp_path / "probe.py")], env=environment, check=True, capture_output=True)
-    assert (tmp_path / "loaded").read_text() == "[] __mp_main__"
+    assert (tmp_path / "loaded").read_text() == "[] True"
 
 
 @pytest.mark.parametrize("program", ["train", "predict"])

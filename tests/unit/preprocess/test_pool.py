@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -46,6 +47,28 @@ def place(task: int) -> str:
 def test_results_come_in_the_order_of_the_tasks() -> None:
     with WorkerPool(2, set_factor, (3,)) as pool:
         assert list(pool.map(work, range(50), place)) == [(task, 3 * task) for task in range(50)]
+
+
+def test_a_process_with_other_threads_is_not_forked() -> None:
+    """A lock that another thread holds would stay locked in the child for ever."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    set_factor(7)  # what a child of a fork would find
+    try:
+        with WorkerPool(1, abs, (1,)) as pool:
+            assert list(pool.map(work, [1], place)) == [(1, 0)]
+    finally:
+        end.set()
+        thread.join()
+        set_factor(0)
+
+
+def test_a_closed_pool_has_given_all_results() -> None:
+    with WorkerPool(2, set_factor, (3,)) as pool:
+        results = pool.map(work, range(20), place)
+        assert len(list(results)) == 20
+        pool.close()
 
 
 def test_tasks_are_taken_only_as_they_are_needed() -> None:
