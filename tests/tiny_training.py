@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from tfbert.adversarial import FastGradient
 from tfbert.data.feed import FeedSettings, distribute, plan_batches
 from tfbert.data.plan import EpochPlan
 from tfbert.data.record import Record, dump
@@ -122,6 +123,8 @@ def train(
     loss_settings: Mapping[str, Any] | None = None,
     layer_decay: float = 1.0,
     ema: float = 0.0,
+    fgm: float = 0.0,
+    rdrop: float = 0.0,
     seed: int = 0,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     validate: Callable[[], dict[str, float]] | None = None,
@@ -134,14 +137,16 @@ def train(
         factors = layer_factors([v.path for v in model.trainable_variables], layer_decay)
         updates = make_optimizer(optimizer, model.trainable_variables, rate_factors=factors, **optimizer_settings or {})
         average = WeightAverage(model.trainable_variables, ema, strategy) if ema else None
+    adversary = FastGradient(model.encoder.token.embeddings, fgm) if fgm else None
     chosen = make_loss(loss, task, **loss_settings or {})
     trainer = Trainer(
-        Classification(model, chosen, task, frozen_encoder=frozen),
+        Classification(model, chosen, task, frozen_encoder=frozen, rdrop=rdrop),
         updates,
         strategy,
         lambda step: rate,
         accumulate=accumulate,
         seed=seed,
+        adversary=adversary,
         average=average,
     )
     feed = FeedSettings(0, 32, length_multiple=4, task=task, num_classes=NUM_CLASSES, class_weights=class_weights)

@@ -116,6 +116,26 @@ def squared_error(labels, logits):
     return ops.square(values - labels)
 
 
+def divergence(task, logits, others):
+    """How far two predictions of the same rows are apart: mean of the two Kullback-Leibler divergences, float32 (B,).
+
+    Of the classes' probabilities; for `multilabel` the mean over the labels' yes and no; for `regression` half the
+    squared difference, which is the divergence of two normal distributions of variance 1.
+
+    Args:
+        task: classify, multilabel or regression.
+        logits: of one prediction, (B, C).
+        others: of the other, (B, C).
+    """
+    a, b = _scores(logits), _scores(others)
+    if task == "regression":
+        return ops.sum(ops.square(a - b), axis=-1) / 2.0
+    if task == "multilabel":
+        return ops.mean((ops.sigmoid(a) - ops.sigmoid(b)) * (a - b), axis=-1) / 2.0
+    log_p, log_q = ops.log_softmax(a, axis=-1), ops.log_softmax(b, axis=-1)
+    return ops.sum((ops.exp(log_p) - ops.exp(log_q)) * (log_p - log_q), axis=-1) / 2.0
+
+
 def joint_matrix(labels, logits, weights=None):
     """Sum over rows of weight x one-hot x probabilities: float64 (C, C), label by row, prediction by column.
 

@@ -131,6 +131,8 @@ class EpochSettings(RunSettings):
     """Epochs without improvement before it does."""
     ema: float = 0.0
     """Decay of a moving average of the weights, such as 0.999, that is validated and kept instead; 0 for none."""
+    fgm: float = 0.0
+    """How far a second, adversarial pass moves the word embeddings (FGM), such as 1; 0 for no such pass."""
     global_batch_size: int = 32
     """Rows a step over all devices."""
     batch_tokens: int | None = None
@@ -164,6 +166,7 @@ class EpochSettings(RunSettings):
         "learning_rate": (0, False, math.inf, False),
         "plateau_factor": (0, False, 1, False),
         "warmup": (0, True, 1, True),
+        "fgm": (0, True, math.inf, False),
         "ema": (0, True, 1, False),
         "schedule_power": (0, False, math.inf, False),
         "end_learning_rate": (0, True, math.inf, False),
@@ -192,6 +195,9 @@ class EpochSettings(RunSettings):
                 "--end_learning_rate must be below the highest rate of every stage. "
                 f"Received: {self.end_learning_rate} and {lowest}."
             )
+
+        if self.fgm and not self.epochs:
+            raise ConfigError(f"--fgm needs epochs that train the embeddings. Received: {self.fgm} with --epochs 0.")
 
     def highest_rates(self) -> list[float]:
         """The highest learning rate of every stage."""

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfbert.adversarial import FastGradient
 from tfbert.ema import WeightAverage
 from tfbert.errors import TrainingError
 from tfbert.model.encoder import INPUTS
@@ -85,6 +86,7 @@ class Trainer:
         accumulate: micro-batches a step; with `micro_rows`, the most.
         seed: of the dropout masks.
         micro_rows: rows of a replica in a micro-batch, at most; so batches of fewer rows take fewer micro-batches.
+        adversary: a second pass over the batch, against the embedding moved so; its gradients are added.
         average: follows the trained variables; is in the model while it is validated and an epoch ends.
 
     Raises:
@@ -101,12 +103,15 @@ class Trainer:
         accumulate: int = 1,
         seed: int = 0,
         micro_rows: int | None = None,
+        adversary: FastGradient | None = None,
         average: WeightAverage | None = None,
     ):
         _check_scope(strategy, objective.model, optimizer, *([average] if average is not None else []))
         self.objective, self.model, self.optimizer, self.strategy = objective, objective.model, optimizer, strategy
         self.learning_rate, self.accumulate, self.seed = learning_rate, accumulate, seed % 2**31
-        self.micro_rows, self.average = micro_rows, average
+        self.micro_rows, self.adversary, self.average = micro_rows, adversary, average
+        if adversary is not None:
+            self._adversary_index = [v is adversary.variable for v in optimizer.trained].index(True)
         self.step = 0  # optimizer updates asked for, over the stage
         self.rate_factor = 1.0  # what plateau reduction multiplies the learning rate with
         self.totals = StepTotals()
@@ -243,10 +248,28 @@ class Trainer:
         return self.strategy.run(self._replica_step, args=(batch, learning_rate, step))
 
     def _replica_step(self, batch, learning_rate, step):
+        total_weights = tf.maximum(all_sum(self.objective.weight(batch)), 1e-9)
+        summed, sums = self._gradients(batch, total_weights, step)
+        if self.adversary is not None:
+            with self.adversary.moved(all_sum(summed[self._adversary_index])):
+                more, _ = self._gradients(batch, total_weights, step)
+            summed = [a + b for a, b in zip(summed, more, strict=True)]
+        total_weight = tf.reshape(total_weights, [-1])[0]
+        norm = self.optimizer.apply(all_sum(summed), learning_rate)
+        if self.average is not None:
+            self.average.update(self.optimizer.iterations, tf.math.is_finite(norm))
+        real = tf.cast(batch["weights"] > 0, tf.float32)
+        mask = tf.cast(batch.get("padding_mask", tf.zeros((tf.shape(real)[0], 0))), tf.float32)
+        counts = [tf.reduce_sum(real), tf.reduce_sum(mask * real[:, None]), tf.cast(tf.size(mask), tf.float32)]
+        totals = all_sum(tf.concat([sums, counts], 0))
+        loss, own, counts = tf.split(totals, [1, len(self.objective.sums), 3])
+        return tf.concat([loss, total_weight[None], counts, own, norm[None]], 0)
+
+    def _gradients(self, batch, total_weights, step):
+        """Sums over the micro-batches of this replica, of gradients and of the numbers of the loss."""
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
         rows = tf.shape(batch["weights"])[0]
-        total_weights = tf.maximum(all_sum(self.objective.weight(batch)), 1e-9)
         count = self.accumulate if self.micro_rows is None else -(-rows // self.micro_rows)
 
         def micro_batch(k):
@@ -266,16 +289,7 @@ class Trainer:
             zeros = [tf.zeros(v.shape, v.dtype) for v in self.optimizer.trained]
             start = (tf.constant(0), zeros, tf.zeros(1 + len(self.objective.sums)))
             _, summed, sums = tf.while_loop(lambda k, *_: k < count, add, start, parallel_iterations=1)
-        total_weight = tf.reshape(total_weights, [-1])[0]
-        norm = self.optimizer.apply(all_sum(summed), learning_rate)
-        if self.average is not None:
-            self.average.update(self.optimizer.iterations, tf.math.is_finite(norm))
-        real = tf.cast(batch["weights"] > 0, tf.float32)
-        mask = tf.cast(batch.get("padding_mask", tf.zeros((rows, 0))), tf.float32)
-        counts = [tf.reduce_sum(real), tf.reduce_sum(mask * real[:, None]), tf.cast(tf.size(mask), tf.float32)]
-        totals = all_sum(tf.concat([sums, counts], 0))
-        loss, own, counts = tf.split(totals, [1, len(self.objective.sums), 3])
-        return tf.concat([loss, total_weight[None], counts, own, norm[None]], 0)
+        return summed, sums
 
     def _micro_step(self, batch, total_weights, seed):
         """Dense gradients of this replica's share of the global loss, and the sums of loss and objective."""

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbert import report
+from tfbert.adversarial import FastGradient
 from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.early_stop import EarlyStop
 from tfbert.callbacks.plateau import Plateau
@@ -189,6 +190,8 @@ def train_stage(
             loss_scaling=settings.mixed_precision == "float16",
             rate_factors=layer_factors([v.path for v in trained], settings.layer_decay),
         )
+        tables = [v for v in trained if "Embedding-Token/" in v.path]  # none where the encoder is frozen
+        adversary = FastGradient(tables[0], settings.fgm) if settings.fgm and tables else None
         average = WeightAverage(trained, settings.ema, strategy) if settings.ema else None
     trainer = Trainer(
         objective,
@@ -197,6 +200,7 @@ def train_stage(
         _rate(settings, stage, total_steps),
         accumulate=settings.accumulate,
         seed=settings.seed,
+        adversary=adversary,
         average=average,
     )
     saver, callbacks = _callbacks(session, stage, trainer, {plan.epoch: plan.num_batches for plan in plans})

@@ -599,6 +599,13 @@ def refused(data: Path, model: Path, run_dir: Path, capsys: pytest.CaptureFixtur
         (["--warmup_steps", "-1"], "--warmup_steps must be at least 0. Received: -1"),
         (["--sampling", "all"], "--sampling is one of none, balanced, sqrt. Received: 'all'"),
         (["--sampling", "sqrt", "--class_weights", "balanced"], "Leave one of the two out"),
+        (["--rdrop", "1", "--loss", "dmi"], "R-Drop needs a loss of each row. Received: --rdrop 1.0 with --loss dmi"),
+        (["--rdrop", "-1"], "--rdrop must be at least 0"),
+        (
+            ["--rdrop", "1", "--head_dropout", "0", "--epochs", "0", "--frozen_epochs", "1"],
+            "R-Drop needs dropout. Received: --rdrop 1.0, and dropout rates of 0",
+        ),
+        (["--fgm", "1", "--epochs", "0", "--frozen_epochs", "1"], "--fgm needs epochs that train the embeddings"),
         (["--layer_decay", "0"], "--layer_decay must be above 0 and at most 1"),
         (["--schedule_power", "2"], "--schedule_power is of the polynomial schedule. Received: 2.0 with linear"),
         (["--schedule", "constant", "--end_learning_rate", "1e-6"], "--end_learning_rate needs a rate that falls"),

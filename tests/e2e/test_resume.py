@@ -28,6 +28,7 @@ SETTINGS = {
     "float16": [*STAGES, "--mixed_precision", "float16"],
     "cosine, layers": [*STAGES, "--schedule", "cosine", "--warmup_steps", "2", "--layer_decay", "0.8"],
     "ema, float16": [*STAGES, "--ema", "0.9", "--mixed_precision", "float16", "--schedule", "constant"],
+    "rdrop, fgm": [*STAGES, "--rdrop", "1", "--fgm", "0.5", "--accumulate", "2", "--learning_rate", "1e-3"],
     "sampling": ["--epochs", "3", "--sampling", "sqrt", "--batch_tokens", "90", "--optimizer", "sgd"],
 }
 # with a rate that changes nothing, nothing improves: the rate falls every two epochs, and after five the run stops

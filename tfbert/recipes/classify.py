@@ -59,6 +59,8 @@ class ClassifyConfig(EpochSettings):
     """Factor of focal loss: one number, or `name=number` a class joined by commas (missing ones count 0.25)."""
     label_smoothing: float = 0.0
     """Share of the target spread over all classes."""
+    rdrop: float = 0.0
+    """Weight of R-Drop: rows pass twice, with two dropout masks, and the predictions are drawn together; 0 for none."""
     class_weights: str | None = None
     """`balanced`, or `name=number` joined by commas (classes not named weigh 1)."""
     frozen_epochs: int = 0
@@ -73,6 +75,7 @@ class ClassifyConfig(EpochSettings):
         "head_dropout": (0, True, 1, False),
         "label_smoothing": (0, True, 1, False),
         "focal_gamma": (0, True, math.inf, False),
+        "rdrop": (0, True, math.inf, False),
     }
 
     def check_together(self) -> None:
@@ -85,6 +88,8 @@ class ClassifyConfig(EpochSettings):
             raise ConfigError(
                 f"The dmi loss needs the whole batch at once. Received: --accumulate {self.accumulate}. Use 1."
             )
+        if self.loss == "dmi" and self.rdrop:
+            raise ConfigError(f"R-Drop needs a loss of each row. Received: --rdrop {self.rdrop} with --loss dmi.")
         if self.sampling != "none" and self.class_weights == "balanced":
             raise ConfigError(
                 "Rare classes are drawn more often, or weigh more. Received: --sampling "
@@ -166,6 +171,7 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     if settings.sampling != "none" and task != "classify":
         raise ConfigError(f"--sampling needs one class a row. Received: {settings.sampling} with the task {task}.")
     init = find_init(settings.init, data.manifest.vocab_size if data.manifest else None)
+    _check_dropout(settings, init)
     if data.manifest is not None:
         check_encoding(init, data.manifest, data.path)
     strategy = make_strategy(settings.devices, settings.deterministic)
@@ -186,6 +192,15 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     return _Job(
         settings, folder, data, task, names, train, val, loss, class_weights, monitor, mode, init, max_len, strategy
     )
+
+
+def _check_dropout(settings: ClassifyConfig, init: Init) -> None:
+    """R-Drop compares dropout masks."""
+    rates = [settings.head_dropout]
+    if settings.epochs:
+        rates += [init.config.hidden_dropout_prob, init.config.attention_probs_dropout_prob]
+    if settings.rdrop and not any(rates):
+        raise ConfigError(f"R-Drop needs dropout. Received: --rdrop {settings.rdrop}, and dropout rates of 0.")
 
 
 def _train(job: _Job, stop: StopSignals) -> None:
@@ -228,7 +243,7 @@ def _train(job: _Job, stop: StopSignals) -> None:
 
     def train(stage: Stage, state: State | None) -> None:
         model.encoder.trainable = not stage.frozen
-        objective = Classification(model, job.loss, job.task, frozen_encoder=stage.frozen)
+        objective = Classification(model, job.loss, job.task, frozen_encoder=stage.frozen, rdrop=config.rdrop)
         open_batches = _batches(job, stage, model, validation)
         train_stage(session, stage, objective, model.trainable_variables, job.train, open_batches, state)
 
