@@ -28,7 +28,15 @@ _OURS = (
     "events", "report", "finished", "last", "features",
 )  # fmt: skip
 _PATHS = ("data", "init")  # settings that name the same file in several ways
-_FREE = ("run_dir", "devices", "save_minutes", "save_steps")  # settings that do not decide the result
+_FREE = (
+    "run_dir",
+    "devices",
+    "save_minutes",
+    "save_steps",
+    "workers",
+    "rank",
+    "cluster_timeout",
+)  # settings that do not decide the result
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tfbert.cluster import Cluster, find_cluster
 from tfbert.data.sampling import SAMPLINGS
 from tfbert.errors import ConfigError
 from tfbert.optim import OPTIMIZERS
@@ -64,6 +65,12 @@ class RunSettings:
     """none, bfloat16 or float16."""
     devices: str = "auto"
     """auto (all GPUs, else the CPU), cpu:N (N logical devices) or gpu:N."""
+    workers: str | None = None
+    """host:port of every worker, joined by commas, where several machines share the run; else TF_CONFIG tells."""
+    rank: int | None = None
+    """Place of this process among --workers, from 0; rank 0 writes the run folder."""
+    cluster_timeout: float = 300.0
+    """Seconds in which all workers must come, and the longest wait for one of them later on."""
     seed: int = 0
     """Seed of weights, order and dropout."""
     deterministic: bool = False
@@ -75,6 +82,7 @@ class RunSettings:
         "weight_decay": (0, True, math.inf, False),
         "clip_norm": (0, True, math.inf, False),
         "save_minutes": (0, True, math.inf, False),
+        "cluster_timeout": (0, False, math.inf, False),
     }
 
     def __post_init__(self) -> None:
@@ -91,6 +99,11 @@ class RunSettings:
             raise ConfigError(f"--seed must be at most {_MAX_SEED}. Received: {self.seed}.")
         Devices.parse(self.devices)
         self.check_together()
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The workers that share the run, or None for this process alone."""
+        return find_cluster(self.workers, self.rank)
 
     def _limits(self, kind: str) -> dict[str, Any]:
         """Those of the class and of the ones that it builds on."""

@@ -27,10 +27,10 @@ from tfbert.model.heads import Classifier
 from tfbert.objectives.base import Objective
 from tfbert.objectives.classification import FEATURES
 from tfbert.optim import Optimizer, Schedule
-from tfbert.strategy import all_sum
+from tfbert.strategy import all_sum, gather, sum_over_workers
 
 _REMEDY = "The best weights so far are kept. Lower the learning rate, or warm up longer."
-_COUNTED = ("loss", "weight", "rows", "tokens", "cells")  # of every step, global sums
+_COUNTED = ("loss", "rows", "tokens", "cells")  # of every step, summed over the replicas
 MOST_SKIPPED = 50  # steps in a row; halving takes the loss scale from 2^15 to 1 in 15
 FETCH_EVERY = 10  # steps between looks at the device's numbers, so that the device need not wait for the host
 
@@ -223,10 +223,16 @@ class Trainer:
             TrainingError: a loss or a gradient is not finite.
         """
         pending, self._pending = self._pending, []
-        for number, result in enumerate(pending, self.step - len(pending) + 1):
-            *values, norm = self._one(result).numpy().tolist()
+        if not pending:
+            return
+        steps = np.stack([self._local(sums) for sums, _ in pending])
+        steps = sum_over_workers(self.strategy, steps)  # one exchange for all of these steps
+        for number, (values, (_, same)) in enumerate(
+            zip(steps.tolist(), pending, strict=True), self.step - len(pending) + 1
+        ):
+            weight, norm = self.strategy.experimental_local_results(same)[0].numpy().tolist()
             numbers, sums = dict(zip(_COUNTED, values, strict=False)), values[len(_COUNTED) :]
-            loss, weight = numbers["loss"], numbers["weight"]
+            loss = numbers["loss"]
             # with float16 the loss scale may be too large for a step, but not for one step after the other
             skipped = self.optimizer.loss_scaling and not np.isfinite(norm) and self._skipped < MOST_SKIPPED
             self._skipped = self._skipped + 1 if skipped else 0
@@ -235,12 +241,12 @@ class Trainer:
                     f"The loss and its gradient must be finite. Received: loss {loss / max(weight, 1e-9):g}, gradient "
                     f"norm {norm:g} at step {number}. {_REMEDY}"
                 )
-            self.totals.add(numbers, dict(zip(self.objective.sums, sums, strict=True)))
+            self.totals.add(numbers | {"weight": weight}, dict(zip(self.objective.sums, sums, strict=True)))
             self.totals.gradient_norm = norm
 
-    def _one(self, value):
-        """The value on one replica, of a value that is the same on all."""
-        return self.strategy.experimental_local_results(value)[0]
+    def _local(self, value) -> np.ndarray:
+        """Sum over this process's replicas, float64."""
+        return sum(part.numpy().astype(np.float64) for part in self.strategy.experimental_local_results(value))
 
     # -------------------------------------------------------------------------------------------- on the replicas
 
@@ -261,9 +267,7 @@ class Trainer:
         real = tf.cast(batch["weights"] > 0, tf.float32)
         mask = tf.cast(batch.get("padding_mask", tf.zeros((tf.shape(real)[0], 0))), tf.float32)
         counts = [tf.reduce_sum(real), tf.reduce_sum(mask * real[:, None]), tf.cast(tf.size(mask), tf.float32)]
-        totals = all_sum(tf.concat([sums, counts], 0))
-        loss, own, counts = tf.split(totals, [1, len(self.objective.sums), 3])
-        return tf.concat([loss, total_weight[None], counts, own, norm[None]], 0)
+        return tf.concat([sums[:1], counts, sums[1:]], 0), tf.stack([total_weight, norm])
 
     def _gradients(self, batch, total_weights, step):
         """Sums over the micro-batches of this replica, of gradients and of the numbers of the loss."""
@@ -330,7 +334,7 @@ def compiled(function: Callable, strategy: tf.distribute.Strategy, ragged: Seque
         parts = {name: strategy.experimental_local_results(value) for name, value in batch.items()}
         larger = {}
         for name, values in parts.items():
-            value = tf.repeat(values[context.replica_id_in_sync_group], 2, axis=0)
+            value = tf.repeat(values[context.replica_id_in_sync_group % len(values)], 2, axis=0)
             larger[name] = tf.repeat(value, 2, axis=1) if name in ragged else value
         return larger
 
@@ -373,5 +377,4 @@ class Scorer:
 
         if name not in self._functions:
             self._functions[name] = compiled(on_replicas, self.strategy, INPUTS, inputs)
-        parts = self.strategy.experimental_local_results(self._functions[name](inputs))
-        return np.concatenate([part.numpy() for part in parts])
+        return gather(self.strategy, self._functions[name](inputs))

@@ -1,8 +1,9 @@
 """What every recipe does alike: take a run folder, go through the stages, save, resume."""
 
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,13 +20,14 @@ from tfbert.callbacks.plateau import Plateau
 from tfbert.callbacks.run_log import RunLog
 from tfbert.callbacks.save_state import SaveState, StopSignals
 from tfbert.callbacks.step_progress import StepProgress
+from tfbert.cluster import Cluster
 from tfbert.data.batch import Batch
 from tfbert.data.feed import distribute
 from tfbert.data.plan import EpochPlan
 from tfbert.data.sampling import ClassSampler
 from tfbert.data.store import RowStore
 from tfbert.ema import WeightAverage
-from tfbert.errors import ConfigError
+from tfbert.errors import ConfigError, WorkerError
 from tfbert.model.checkpoint import load_weights
 from tfbert.objectives.base import Objective
 from tfbert.optim import Schedule, layer_factors, make_optimizer, schedule
@@ -33,9 +35,17 @@ from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
 from tfbert.settings import EpochSettings, RunSettings
 from tfbert.state import Arrays, read_state
+from tfbert.strategy import sum_over_workers, worker_of
 from tfbert.trainer import Epoch, Trainer
 from tfbert.validation import Validation
 
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+)
 State = tuple[Arrays, dict[str, Any]]
 BatchesOfEpoch = Callable[[EpochPlan, int], Iterator[Batch]]  # global batches of an epoch, from a batch on
 S = TypeVar("S", bound=RunSettings)
@@ -108,10 +118,32 @@ def run_in_folder(settings: S, prepare: Callable[[S, RunFolder], J], train: Call
                 "Start another run from its best weights (--init RUN)."
             )
         logger.info("%s is complete; going on with more epochs", folder.path)
+    cluster = settings.cluster
+    if cluster is not None and not cluster.is_chief:  # reads what the chief writes
+        logger.setLevel(logging.WARNING)
+        job = prepare(settings, folder)
+        with StopSignals() as stop, _losing_no_worker(cluster):
+            train(job, stop)
+        return
     folder.check_free(settings)
     job = prepare(settings, folder)
-    with folder.held(settings), StopSignals() as stop:
+    with folder.held(settings), StopSignals() as stop, _losing_no_worker(cluster):
         train(job, stop)
+
+
+@contextmanager
+def _losing_no_worker(cluster: Cluster | None) -> Iterator[None]:
+    """What TensorFlow says when another worker is gone, as an error that tells what to do."""
+    try:
+        yield
+    except _LOST as error:
+        if cluster is None:
+            raise
+        raise WorkerError(
+            f"worker {cluster.rank} of {len(cluster.workers)}: another worker was lost "
+            f"({type(error).__name__}). The last state is kept: the same command, with the workers that "
+            "are there, goes on from it."
+        ) from error
 
 
 def train_stages(session: Session, stages: Sequence[Stage], train: Callable[[Stage, State | None], None]) -> None:
@@ -138,9 +170,14 @@ def train_stages(session: Session, stages: Sequence[Stage], train: Callable[[Sta
         train(stage, state)
         state = None
     best = session.best
+    rank, _ = worker_of(session.strategy)
+    sum_over_workers(session.strategy, np.zeros(1))  # all wait until the chief has written the best weights
     load_weights(best.model, session.folder.weights)
     if session.validation is not None:
         session.validation()
+    if rank:
+        return
+    if session.validation is not None:
         report.write_report(session.folder.path / "report", session.validation.scores.result())
     # a run stopped as a frozen stage ended left them
     shutil.rmtree(session.folder.path / "features", ignore_errors=True)
@@ -292,10 +329,9 @@ def _callbacks(
 ) -> tuple[SaveState, list[keras.callbacks.Callback]]:
     settings, best = session.settings, session.best
     details = session.validation.details if session.validation else None
-    callbacks: list[keras.callbacks.Callback] = [
-        StepProgress(trainer, steps, session.num_epochs),
-        RunLog(session.folder.path, stage.name, session.train_names, session.val_names, details),
-    ]
+    callbacks: list[keras.callbacks.Callback] = [StepProgress(trainer, steps, session.num_epochs)]
+    if not worker_of(session.strategy)[0]:
+        callbacks.append(RunLog(session.folder.path, stage.name, session.train_names, session.val_names, details))
     remembering: dict[str, keras.callbacks.Callback] = {"best": best}
     if settings.schedule == "plateau" and best.monitor:
         remembering["plateau"] = Plateau(

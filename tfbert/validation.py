@@ -13,6 +13,7 @@ from tfbert.data.plan import EpochPlan
 from tfbert.data.store import RowStore
 from tfbert.features import Features, feature_batches
 from tfbert.losses import Loss
+from tfbert.strategy import gather, worker_of
 from tfbert.trainer import Scorer
 
 TARGETS = ("labels", "weights")
@@ -58,7 +59,8 @@ class Validation:
         replicas = self._scorer.strategy.num_replicas_in_sync
         if self.features is not None:
             return feature_batches(self.store, self.features, self._plan, self.feed, replicas)
-        return plan_batches(self.store, self._plan, self.feed, replicas)
+        worker = worker_of(self._scorer.strategy)
+        return plan_batches(self.store, self._plan, self.feed, replicas, worker=worker)
 
     def __call__(self) -> dict[str, float]:
         """Loss and the brief scores of the task."""
@@ -70,7 +72,7 @@ class Validation:
             for rows, batch in zip(self._plan.batches(), stream, strict=True):
                 logits, labels, weights = (
                     values[: len(rows)]  # without the rows that fill the batch up
-                    for values in (self._scorer.logits(batch), *(_gathered(strategy, batch[n]) for n in TARGETS))
+                    for values in (self._scorer.logits(batch), *(gather(strategy, batch[n]) for n in TARGETS))
                 )
                 if self._loss.rows is None:
                     joint = joint + losses.joint_matrix(labels, logits, weights).numpy().astype(np.float64)
@@ -85,7 +87,3 @@ class Validation:
     def details(self) -> dict[str, Any]:
         """What only the log in JSON holds."""
         return {"val_f1_per_class": self.scores.per_class_f1()}
-
-
-def _gathered(strategy: tf.distribute.Strategy, value: Any) -> Any:
-    return np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])

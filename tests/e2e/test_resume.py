@@ -116,10 +116,8 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
         def fit(self, epochs: Any, *arguments: Any) -> None:
             def recorded(batches: Any) -> Iterator[Any]:
                 for batch in batches:
-                    if "token_ids" in batch:  # a frozen stage may see what the encoder gave instead
-                        seen.rows.append(self._one(batch["token_ids"]).numpy().tolist())
-                    else:
-                        seen.rows.append(self._one(batch["labels"]).numpy().tolist())
+                    name = "token_ids" if "token_ids" in batch else "labels"  # a frozen stage may see features instead
+                    seen.rows.append(self.strategy.experimental_local_results(batch[name])[0].numpy().tolist())
                     seen.came("batch")
                     yield batch
 

@@ -29,6 +29,7 @@ class BestWeights(keras.callbacks.Callback):
         path: ends in `.weights.h5`.
         monitor: name in the logs, or None.
         mode: min or max.
+        writes: False where another worker of the same run keeps them.
 
     Raises:
         TrainingError: the weights to save are not finite; those saved before are kept.
@@ -36,8 +37,9 @@ class BestWeights(keras.callbacks.Callback):
 
     remembered = ("best", "best_epoch")  # what a run that goes on needs
 
-    def __init__(self, path: Path, monitor: str | None, mode: str):
+    def __init__(self, path: Path, monitor: str | None, mode: str, writes: bool = True):
         super().__init__()
+        self.writes = writes
         self.path, self.monitor, self.mode = path, monitor, mode
         self.best: float | None = None
         self.best_epoch: int | None = None
@@ -51,7 +53,8 @@ class BestWeights(keras.callbacks.Callback):
                 f"Weights must be finite. Received: {bad} after epoch {epoch + 1}. The best weights before this epoch "
                 "are kept. Lower the learning rate, or warm up longer."
             )
-        save_weights(self.model, self.path)
+        if self.writes:
+            save_weights(self.model, self.path)
         self.best_epoch = epoch
         if self.monitor is not None:
             self.best = logs[self.monitor]

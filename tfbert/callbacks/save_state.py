@@ -8,15 +8,18 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfbert.cli import Terminated
 from tfbert.errors import CheckpointError
 from tfbert.progress import logger
 from tfbert.state import Arrays, write_state
+from tfbert.strategy import sum_over_workers, worker_of
 from tfbert.trainer import Trainer
 
 IMPATIENT_AFTER_S = 1.0
+AGREE_EVERY = 10  # steps between two agreements of several workers
 
 
 class StopSignals:
@@ -24,12 +27,14 @@ class StopSignals:
 
     While `state_is_saved` there is nothing to save, and a signal acts at once. So it does up to the end of the first
     step, which includes tracing and may take longer than a machine that goes away waits. So does one that comes a
-    second or more after another: somebody is in a hurry (`timeout` sends two, but at the same time).
+    second or more after another: somebody is in a hurry (`timeout` sends two, but at the same time). Workers that share
+    a run stop together, so there the first signal always waits for the next agreement.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
         self.state_is_saved = True
+        self.together = False
         self._first_time: float | None = None
         self._before: dict[int, Any] = {}
 
@@ -53,7 +58,7 @@ class StopSignals:
         if self._first_time is None:
             self._first_time = now
         self.received = number
-        if self.state_is_saved or now - self._first_time >= IMPATIENT_AFTER_S:
+        if (self.state_is_saved and not self.together) or now - self._first_time >= IMPATIENT_AFTER_S:
             self.act()
 
     def act(self) -> None:
@@ -79,6 +84,9 @@ class SaveState(keras.callbacks.Callback):
         every_minutes: time between two saves; 0 for none.
         every_steps: steps between two saves; 0 for none.
         data: what the data are known by; saved with the state.
+
+    Where several workers share the run they save at the same step, and stop together when one of them is told to; they
+    come to an agreement every `AGREE_EVERY` steps. The chief alone writes.
     """
 
     def __init__(
@@ -100,6 +108,9 @@ class SaveState(keras.callbacks.Callback):
         self.every_s, self.every_steps = every_minutes * 60, every_steps
         self._last_time, self._last_step = time.monotonic(), trainer.step
         self._stepped = False
+        self._rank, workers = worker_of(trainer.strategy)
+        self._alone = workers == 1
+        stop.together = not self._alone
 
     def variables(self) -> dict[str, tf.Variable]:
         """Every variable that is saved, by name."""
@@ -131,6 +142,9 @@ class SaveState(keras.callbacks.Callback):
         self.trainer.go_to(values["position"])
         self._last_step = self.trainer.step
 
+    def on_train_end(self, logs=None):
+        self.stop.together = False
+
     def on_train_batch_begin(self, batch, logs=None):
         if self._stepped:
             self.stop.state_is_saved = False
@@ -138,28 +152,45 @@ class SaveState(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         ends_epoch = batch + 1 == self.steps[self.trainer.epoch]
         due = self.every_steps and self.trainer.step - self._last_step >= self.every_steps
-        late = self.every_s and time.monotonic() - self._last_time >= self.every_s
+        late = bool(self.every_s) and time.monotonic() - self._last_time >= self.every_s
         self._stepped = True
         self.stop.state_is_saved = False
-        if ends_epoch or due or late or self.stop.received:  # at an epoch's end: validation may take long
-            self._save_and_act(self.trainer.position())
+        late, stop = self._decided(late, at_once=ends_epoch)
+        if ends_epoch or due or late or stop:  # at an epoch's end: validation may take long
+            self._save_and_act(self.trainer.position(), stop)
 
     def on_epoch_end(self, epoch, logs=None):
         self.stop.state_is_saved = False
+        _, stop = self._decided(False, at_once=True)
         position = self.trainer.position()
-        self._save_and_act(position | {"epoch": position["epoch"] + 1, "epoch_step": 0})
+        self._save_and_act(position | {"epoch": position["epoch"] + 1, "epoch_step": 0}, stop)
 
-    def _save_and_act(self, position: dict[str, Any]) -> None:
+    def _decided(self, late: bool, at_once: bool) -> tuple[bool, bool]:
+        """Whether it is time to save and whether to stop: for this process alone, or for all workers together."""
+        if self._alone:
+            return late, self.stop.received is not None
+        if self.trainer.step % AGREE_EVERY and not at_once:
+            return False, False
+        votes = sum_over_workers(self.trainer.strategy, np.array([late, self.stop.received is not None]))
+        if votes[1] and self.stop.received is None:
+            self.stop.received = signal.SIGTERM  # another worker got it
+        return bool(votes[0]), bool(votes[1])
+
+    def _save_and_act(self, position: dict[str, Any], stop: bool) -> None:
         saved = self.save(position)
-        if saved and self.stop.received:
+        if saved and stop:
             logger.info("signal %d: the state is saved; the same command goes on from here", self.stop.received)
         self.stop.state_is_saved = True  # from here on signals act themselves
-        self.stop.act()
+        if stop or self._alone:  # alone: one may have come while it was saved
+            self.stop.act()
 
     def save(self, position: dict[str, Any]) -> bool:
-        """Writes a generation of the state at `position`; tells whether it could."""
+        """Writes a generation of the state at `position`; tells whether it could. The chief alone does."""
         if self.trainer.average is not None:
             self.trainer.average.take_out_of_model()
+        if self._rank:
+            self._last_time, self._last_step = time.monotonic(), self.trainer.step
+            return True
         arrays = {name: variable.numpy() for name, variable in self.variables().items()}
         values = {
             "stage": self.stage,

@@ -9,14 +9,13 @@ import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tfbert.data.batch import Batch, collate, fill_up, labels_of, padded_length, row_weights
+from tfbert.data.batch import Batch, collate, labels_of, padded_length, row_weights
 from tfbert.data.masking import Masking, mask_batch
 from tfbert.data.plan import EpochPlan, Rows, replica_slice
 from tfbert.data.rows import RowColumns
@@ -28,6 +27,8 @@ if TYPE_CHECKING:  # it takes seconds to load, and reading needs none of it
 
 PREFETCH_BATCHES = 8
 READ_ROWS = 256
+Worker = tuple[int, int]  # rank of a process that reads its share of every batch, and the number of them
+ALONE: Worker = (0, 1)
 
 
 @dataclass(frozen=True)
@@ -58,26 +59,47 @@ class FeedSettings:
     masking: Masking | None = None
 
 
-def make_batch(store: RowStore, rows: Rows, settings: FeedSettings, multiple: int, epoch: int = 0) -> Batch:
-    """Reads rows into one global batch whose row count is a multiple of `multiple`.
+@dataclass(frozen=True)
+class _Share:
+    """The rows of a global batch that one worker reads.
+
+    Args:
+        rows: their numbers, those that fill the batch up included.
+        num_real: how many come before these.
+        longest: tokens of the longest row of the global batch.
+    """
+
+    rows: Rows
+    num_real: int
+    longest: int
+
+
+def _share(store: RowStore, rows: Rows, multiple: int, worker: Worker) -> _Share:
+    """Copies of the first row fill a batch up to a multiple, so that no replica is ever empty; they will weigh 0."""
+    filled = np.concatenate([rows, np.repeat(rows[:1], -len(rows) % multiple)])
+    part = replica_slice(len(filled), *worker)
+    num_real = min(max(len(rows) - part.start, 0), part.stop - part.start)
+    return _Share(filled[part], num_real, int(store.lengths[rows].max()))
+
+
+def make_batch(
+    store: RowStore, rows: Rows, settings: FeedSettings, multiple: int, epoch: int = 0, worker: Worker = ALONE
+) -> Batch:
+    """Reads rows into one global batch whose row count is a multiple of `multiple`, or a worker's share of it.
 
     Raises:
         DataError: with `file:line`, where a row is damaged, has no label of the task, an id that the model lacks, or no
             words where whole words are masked.
     """
-    return _batch_of(store, rows, store.columns(rows), settings, multiple, epoch)
+    share = _share(store, rows, multiple, worker)
+    return _batch_of(store, share, store.columns(share.rows), settings, epoch)
 
 
-def _place(store: RowStore, rows: Rows, i: int) -> str:
-    return store.place(int(rows[i]))
+def _batch_of(store: RowStore, share: _Share, columns: RowColumns, settings: FeedSettings, epoch: int) -> Batch:
+    def place(i: int) -> str:
+        return store.place(int(share.rows[i]))
 
-
-def _batch_of(
-    store: RowStore, rows: Rows, columns: RowColumns, settings: FeedSettings, multiple: int, epoch: int
-) -> Batch:
-    place = partial(_place, store, rows)
-    longest = int(columns.token_ids.lengths.max())
-    length = padded_length(longest, settings.length_multiple, settings.max_len, settings.pad_to_max)
+    length = padded_length(share.longest, settings.length_multiple, settings.max_len, settings.pad_to_max)
     batch = collate(columns, length, settings.pad_id)
     _check_ids(batch["token_ids"], settings.vocab_size, "token id", "vocab_size", place)
     _check_ids(batch["segment_ids"], settings.type_vocab_size, "segment id", "type_vocab_size", place)
@@ -86,13 +108,13 @@ def _batch_of(
         batch["weights"] = row_weights(columns.weights, batch["labels"], settings.class_weights)
     else:
         batch["weights"] = np.ones(len(columns), np.float32)
+    if share.num_real < len(columns):
+        batch["weights"] = np.where(np.arange(len(columns)) < share.num_real, batch["weights"], np.float32(0))
     if settings.masking is None:
-        return fill_up(batch, multiple)
+        return batch
     if settings.masking.unit != "token":
         batch["word_starts"] = _word_starts(columns, length, place)
-    batch = fill_up(batch, multiple)
-    numbers = np.concatenate([rows, np.repeat(rows[:1], len(batch["weights"]) - len(rows))])
-    return mask_batch(batch, numbers, settings.masking, epoch)
+    return mask_batch(batch, share.rows, settings.masking, epoch)
 
 
 def _word_starts(columns: RowColumns, length: int, place: Callable[[int], str]) -> npt.NDArray[np.bool_]:
@@ -199,24 +221,23 @@ def _put(waiting: queue.Queue[Any], entry: tuple[Any, BaseException | None], sto
 def distribute(batches: Iterator[Batch], strategy: "tf.distribute.Strategy") -> ReadAhead:
     """Global batches -> batches cut up for the replicas of `strategy`, read ahead in the background.
 
-    Every batch must have a multiple of `num_replicas_in_sync` rows; replica r gets the r-th part of them.
+    Every batch must have a multiple of the local replicas' number of rows; the r-th of them gets the r-th part.
     """
     return ReadAhead((place(batch, strategy) for batch in batches), PREFETCH_BATCHES)
 
 
 def place(batch: Batch, strategy: "tf.distribute.Strategy") -> dict[str, Any]:
-    """A global batch as tensors, a slice a replica; for batches that `distribute` would take."""
+    """A batch as tensors, a slice a replica: a global one, or this worker's share of it."""
     import tensorflow as tf
 
     rows = len(batch["weights"])
-    if rows % strategy.num_replicas_in_sync:
-        raise ValueError(f"Rows must divide evenly over {strategy.num_replicas_in_sync} replicas. Received: {rows}.")
-
     devices = strategy.extended.worker_devices
+    if rows % len(devices):
+        raise ValueError(f"Rows must divide evenly over {len(devices)} replicas. Received: {rows}.")
 
     def on_replica(context: Any) -> "dict[str, tf.Tensor]":
-        replica = context.replica_id_in_sync_group
-        part = replica_slice(rows, replica, context.num_replicas_in_sync)
+        replica = context.replica_id_in_sync_group % len(devices)
+        part = replica_slice(rows, replica, len(devices))
         with tf.device(devices[replica]):  # copied to the device here, in the background
             return {name: tf.convert_to_tensor(values[part]) for name, values in batch.items()}
 
@@ -224,26 +245,34 @@ def place(batch: Batch, strategy: "tf.distribute.Strategy") -> dict[str, Any]:
 
 
 def plan_batches(
-    store: RowStore, plan: EpochPlan, settings: FeedSettings, multiple: int, start: int = 0
+    store: RowStore,
+    plan: EpochPlan,
+    settings: FeedSettings,
+    multiple: int,
+    start: int = 0,
+    worker: Worker = ALONE,
 ) -> Iterator[Batch]:
-    """The global batches of one epoch from batch `start` on; rows of small batches are read for several at a time."""
-    batches = plan.batches(start)
-    while group := _group(batches):
+    """The global batches of one epoch from batch `start` on, or a worker's share of each, as `make_batch` does them.
+
+    Rows of small batches are read for several at a time.
+    """
+    shares = (_share(store, rows, multiple, worker) for rows in plan.batches(start))
+    while group := _group(shares):
         try:
-            columns = store.columns(np.concatenate(group))
+            columns = store.columns(np.concatenate([share.rows for share in group]))
         except DataError:  # once more, so that the batches before the damage come out
-            yield from (make_batch(store, rows, settings, multiple, plan.epoch) for rows in group)
+            yield from (_batch_of(store, share, store.columns(share.rows), settings, plan.epoch) for share in group)
             continue
         first = 0
-        for rows in group:
-            part = columns.cut(first, first + len(rows))
-            yield _batch_of(store, rows, part, settings, multiple, plan.epoch)
-            first += len(rows)
+        for share in group:
+            part = columns.cut(first, first + len(share.rows))
+            yield _batch_of(store, share, part, settings, plan.epoch)
+            first += len(share.rows)
 
 
-def _group(batches: Iterator[Rows]) -> list[Rows]:
-    """The next batches, of about as many rows as are best read together."""
-    group: list[Rows] = []
-    while sum(map(len, group)) < READ_ROWS and (rows := next(batches, None)) is not None:
-        group.append(rows)
+def _group(shares: Iterator[_Share]) -> list[_Share]:
+    """The next shares, of about as many rows as are best read together."""
+    group: list[_Share] = []
+    while sum(len(share.rows) for share in group) < READ_ROWS and (share := next(shares, None)) is not None:
+        group.append(share)
     return group

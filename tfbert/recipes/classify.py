@@ -23,7 +23,7 @@ from tfbert.checks import (
     open_stores,
 )
 from tfbert.data.dataset import DataSet
-from tfbert.data.feed import FeedSettings, plan_batches
+from tfbert.data.feed import ALONE, FeedSettings, plan_batches
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError, DataError
@@ -35,7 +35,7 @@ from tfbert.objectives.classification import Classification
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
 from tfbert.settings import EpochSettings, Range
-from tfbert.strategy import log_devices, make_strategy, set_precision
+from tfbert.strategy import log_devices, make_strategy, set_precision, worker_of
 from tfbert.trainer import Scorer
 from tfbert.training import BatchesOfEpoch, Session, Stage, State, run_in_folder, train_stage, train_stages
 from tfbert.validation import Validation
@@ -174,7 +174,7 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     _check_dropout(settings, init)
     if data.manifest is not None:
         check_encoding(init, data.manifest, data.path)
-    strategy = make_strategy(settings.devices, settings.deterministic)
+    strategy = make_strategy(settings.devices, settings.deterministic, settings.cluster, settings.cluster_timeout)
     check_batch(settings.global_batch_size, strategy.num_replicas_in_sync, settings.accumulate)
     train, val = open_stores(data)
     names = data.label_names(train)
@@ -211,9 +211,11 @@ def _train(job: _Job, stop: StopSignals) -> None:
     with strategy.scope():
         model = Classifier(job.init.config, **job.model_settings, dtype=policy)
         _load_start(job, model)
-    folder.write_description(
-        config, job.init.config, job.model_settings, data.manifest, data.vocab or job.init.vocab, job.names
-    )
+    rank, _ = worker_of(strategy)
+    if not rank:
+        folder.write_description(
+            config, job.init.config, job.model_settings, data.manifest, data.vocab or job.init.vocab, job.names
+        )
     if data.manifest is None:
         shown = f"{', '.join(job.names[:10])}{' ...' if len(job.names) > 10 else ''}"
         logger.warning(
@@ -226,7 +228,7 @@ def _train(job: _Job, stop: StopSignals) -> None:
     if job.val is not None:
         scorer = Scorer(model, strategy)
         validation = Validation(job.val, job.feed, scorer, job.loss, job.names, config.global_batch_size)
-    best = BestWeights(folder.weights, job.monitor, job.mode)
+    best = BestWeights(folder.weights, job.monitor, job.mode, writes=not rank)
     best.set_model(model)
     session = Session(
         config,
@@ -285,13 +287,15 @@ def _batches(
 ) -> Callable[[], AbstractContextManager[BatchesOfEpoch]]:
     """Rows, or what the frozen encoder gives for them, where more than one epoch uses it and the disk has room."""
     multiple = job.strategy.num_replicas_in_sync * job.config.accumulate
+    worker = worker_of(job.strategy)
 
     @contextmanager
     def opened() -> Iterator[BatchesOfEpoch]:
         folder = job.folder.path / "features"
         rows = sum(len(store) for store in job.stores.values())
-        if not stage.frozen or stage.num_epochs < 2 or not fits_on_disk(job.folder.path, model, rows):
-            yield lambda plan, start: plan_batches(job.train, plan, job.feed, multiple, start)
+        kept = stage.frozen and stage.num_epochs > 1 and worker == ALONE
+        if not kept or not fits_on_disk(job.folder.path, model, rows):
+            yield lambda plan, start: plan_batches(job.train, plan, job.feed, multiple, start, worker)
             return
         folder.mkdir(exist_ok=True)
         features = {

@@ -1,0 +1,143 @@
+"""Several workers share a run: processes on this machine, one of them the chief."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from classify_runs import Run, make_data, train, write_model
+
+ROOT = Path(__file__).parents[2]
+COMMON = ("--devices", "cpu:1", "--learning_rate", "1e-2", "--head_dropout", "0", "--global_batch_size", "17")
+WAIT_S = 120
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data")).folder
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"), hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+
+
+def start(
+    data: Path, init: Path, run_dir: Path, workers: Sequence[int], *flags: str, only: Sequence[int] | None = None
+) -> list[subprocess.Popen[str]]:
+    """One process a port of `workers`, or those of the ranks in `only`."""
+    addresses = ",".join(f"localhost:{port}" for port in workers)
+    words = ["--data", str(data), "--init", str(init), "--run_dir", str(run_dir), *COMMON, *flags]
+    return [
+        subprocess.Popen(
+            [sys.executable, "train.py", "classify", *words, "--workers", addresses, "--rank", str(rank)],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        for rank in (range(len(workers)) if only is None else only)
+    ]
+
+
+def ends(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str]]:
+    """Exit codes and what was written to stderr."""
+    try:
+        written = [process.communicate(timeout=WAIT_S)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, text) for process, text in zip(processes, written, strict=True)]
+
+
+def distance(a: Run, b: Run) -> float:
+    first, second = a.weights, b.weights
+    assert first.keys() == second.keys()
+    return max(float(np.abs(first[name] - second[name]).max()) for name in first)
+
+
+def test_two_workers_equal_one_device(data: Path, small: Path, tmp_path: Path) -> None:
+    """Cases 166 to 168, 170, 171 and 176: uneven batches, one log, weights and scores of one device."""
+    flags = ("--frozen_epochs", "1", "--epochs", "1", "--cluster_timeout", "60")
+    for code, text in ends(start(data, small, tmp_path / "two", free_ports(2), *flags)):
+        assert code == 0, text
+    two = Run(tmp_path / "two")
+    one = train(data, tmp_path / "one", *COMMON, "--frozen_epochs", "1", "--epochs", "1", init=small)
+    assert distance(one, two) < 1e-5
+    for name in ("loss", "accuracy", "val_loss", "val_accuracy"):
+        np.testing.assert_allclose(two.column(name), one.column(name), atol=1e-5)
+    assert [row["epoch"] for row in two.log] == ["1", "2"]
+    assert (two.folder / "finished").exists()
+
+
+def test_a_stop_of_one_stops_both_and_one_goes_on_alone(data: Path, small: Path, tmp_path: Path) -> None:
+    """Cases 172, 173 and 178: SIGTERM to one of two; the run goes on with one, then ends as if nothing had been."""
+    flags = ("--epochs", "12", "--cluster_timeout", "60")
+    processes = start(data, small, tmp_path / "run", free_ports(2), *flags)
+    log = tmp_path / "run/log.tsv"
+    while not (log.exists() and log.read_text(encoding="utf-8").count("\n") > 2):
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.05)
+    processes[1].send_signal(signal.SIGTERM)
+    for code, text in ends(processes):
+        assert code == 143, text
+    done = len(Run(tmp_path / "run").log)
+    assert 2 <= done < 12
+    run = train(data, tmp_path / "run", *COMMON, "--epochs", "12", init=small)
+    assert [row["epoch"] for row in run.log] == [str(epoch) for epoch in range(1, 13)]
+    whole = train(data, tmp_path / "whole", *COMMON, "--epochs", "12", init=small)
+    assert distance(run, whole) < 1e-3  # 96 steps of adam magnify rounding
+    np.testing.assert_allclose(run.column("val_loss"), whole.column("val_loss"), atol=1e-3)
+
+
+def test_a_lost_worker_ends_the_other_in_bounded_time(data: Path, small: Path, tmp_path: Path) -> None:
+    """The state of the last save is there, and the same command goes on from it."""
+    flags = ("--epochs", "1000", "--save_steps", "3", "--cluster_timeout", "60")
+    processes = start(data, small, tmp_path / "run", free_ports(2), *flags)
+    while not (tmp_path / "run/last").is_dir():
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.05)
+    processes[1].kill()
+    (code, text), _ = ends(processes)
+    assert code == 1, text
+    assert "another worker was lost" in text
+    assert "Traceback" not in text
+    assert [path for path in (tmp_path / "run/last").iterdir() if path.name.isdigit()]
+
+
+@pytest.mark.parametrize("fault", ["never comes", "port in use", "several devices"])
+def test_a_worker_that_cannot_join_says_why(data: Path, small: Path, tmp_path: Path, fault: str) -> None:
+    """Case 169."""
+    ports = free_ports(2)
+    flags = ["--cluster_timeout", "3"]
+    taken = socket.socket()
+    if fault == "port in use":
+        taken.bind(("", ports[0]))
+        taken.listen()
+    if fault == "several devices":
+        flags += ["--devices", "cpu:2"]
+    with taken:
+        ((code, text),) = ends(start(data, small, tmp_path / "run", ports, *flags, only=[0]))
+    error = text.strip().splitlines()[-1]
+    assert code == 2, text
+    assert error.startswith("error: ")
+    assert {"never comes": f"none from localhost:{ports[1]}", "port in use": f"localhost:{ports[0]}"}.get(
+        fault, "cpu:2"
+    ) in error
+    assert not (tmp_path / "run").exists()
