@@ -7,6 +7,7 @@ from preprocess.corpus import CorpusConfig, corpus
 from preprocess.encode import EncodeConfig, encode
 from preprocess.inspect import InspectConfig, inspect
 from preprocess.segment import SegmentConfig, segment
+from preprocess.tfds import TfdsConfig, tfds
 from preprocess.vocab import VocabConfig, vocab
 from tfbert.cli import Command, run
 
@@ -15,6 +16,7 @@ COMMANDS: dict[str, Command] = {
     "encode": (EncodeConfig, encode, "raw files to a data-set folder of token ids"),
     "corpus": (CorpusConfig, corpus, "plain text to a data-set folder for pretraining"),
     "segment": (SegmentConfig, segment, "one column of a file to words joined by blanks"),
+    "tfds": (TfdsConfig, tfds, "a prepared TensorFlow Datasets builder to JSON lines"),
     "inspect": (InspectConfig, inspect, "a data set in numbers, sample rows and charts"),
 }
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 import orjson
 
 from preprocess.merge import Merged, Merger
+from preprocess.named_task import check_flags, describe
 from preprocess.outputs import ArrowOutput, JsonOutput, MakeOutput
 from preprocess.parts import ROW, PartFiles, PartStats
 from preprocess.pool import WorkerPool, check_workers
@@ -48,6 +49,7 @@ from tfbert.data.source import (
     total_bytes,
 )
 from tfbert.data.store import SUFFIXES
+from tfbert.data.tasks import TASKS as NAMED_TASKS
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import Progress, logger
 from tfbert.text.clean import parse_rules
@@ -65,13 +67,14 @@ class EncodeConfig:
     """Encode raw text files into a data-set folder of JSON-lines token ids."""
 
     inputs: tuple[str, ...] = option(positional=True)
-    """Input files of the training part, in order: tsv, csv, jsonl or text, also .gz and .zst."""
+    """Input files of the training part, in order: tsv, csv, jsonl or text, also .gz and .zst; or, with the name of a
+    published task, its folder."""
     out: str = option()
     """The data-set folder to write."""
     vocab: str = option()
     """vocab.txt of the checkpoint, or one made by `preprocess vocab`."""
-    text: str = option()
-    """Column of the text: a name, or a 0-based number, negative from the end."""
+    text: str | None = None
+    """Column of the text: a name, or a 0-based number, negative from the end. Needed but with a task's name."""
     text_b: str | None = None
     """Column of the second text of a pair."""
     label: str | None = None
@@ -79,7 +82,8 @@ class EncodeConfig:
     labels: str | None = None
     """Label file: a name a line in id order, `raw TAB name` lines, or JSON. Default: the labels met, sorted."""
     task: str = "classify"
-    """What a label is: classify (one class), multilabel (classes joined by --label_separator), regression."""
+    """What a label is: classify (one class), multilabel (classes joined by --label_separator), regression; or the name
+    of a published task such as glue/mrpc, which brings files, columns, labels and --max_len (see docs/data.md)."""
     label_separator: str = ","
     """Between the classes of a multi-label field."""
     type: str | None = None
@@ -103,8 +107,8 @@ class EncodeConfig:
     """Names of the columns, joined by commas, for files without a header line."""
     header: bool | None = None
     """Whether the first line is a header. Default: exactly when a column is named and --columns is not given."""
-    max_len: int = 256
-    """Most token ids a row, special tokens included."""
+    max_len: int | None = None
+    """Most token ids a row, special tokens included. Default: 256, or what is usual for the task."""
     cased: bool = False
     """Keep case and accents (for cased checkpoints)."""
     clean: str = "none"
@@ -131,8 +135,14 @@ class EncodeConfig:
     """Bytes of input a task."""
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ConfigError(f"--task is one of {', '.join(TASKS)}. Received: {self.task!r}.")
+        if self.task in NAMED_TASKS:
+            check_flags(self)
+        elif self.task not in TASKS:
+            raise ConfigError(
+                f"--task is one of {', '.join(TASKS)}, or a name: {', '.join(NAMED_TASKS)}. Received: {self.task!r}."
+            )
+        elif self.text is None:
+            raise ConfigError("--text names the column of the text. Received: none.")
         if self.store not in SUFFIXES:
             raise ConfigError(f"--store is one of {', '.join(SUFFIXES)}. Received: {self.store!r}.")
         if not 0 <= self.val_fraction < 1:
@@ -147,13 +157,13 @@ class EncodeConfig:
             raise ConfigError("--label_separator needs at least one character. Received: ''.")
         if self.labels and self.label is None:
             raise ConfigError("--labels needs --label. Received: a label file, but no label column.")
-        if self.task != "classify" and self.label is None:
+        if self.task in TASKS and self.task != "classify" and self.label is None:
             raise ConfigError(f"--task {self.task} needs --label. Received: no label column.")
 
     @property
     def roles(self) -> Roles:
         return Roles(
-            self.text,
+            self.text or "",
             self.text_b,
             self.label,
             self.type,
@@ -165,7 +175,8 @@ class EncodeConfig:
 
     @property
     def encoding(self) -> EncodingSettings:
-        return EncodingSettings(self.max_len, self.cased, parse_rules(self.clean), self.text_b is not None)
+        max_len = 256 if self.max_len is None else self.max_len
+        return EncodingSettings(max_len, self.cased, parse_rules(self.clean), self.text_b is not None)
 
     def sources(self) -> dict[str, list[Source]]:
         """The inputs of every part, opened as far as their headers."""
@@ -414,12 +425,16 @@ def encode(config: EncodeConfig) -> None:
     if config.store == "arrow":
         import_pyarrow("--store arrow")
     vocabulary = Vocabulary.load(config.vocab)
+    task_name = config.task if config.task in NAMED_TASKS else None
+    label_map = load_label_map(config.labels) if config.labels else None
+    if task_name is not None:
+        config, label_map = describe(config)
     encoding = config.encoding
     sources = config.sources()
-    label_map = load_label_map(config.labels) if config.labels else None
     out = Path(config.out)
     WorkFolder.check_target(out, [source.path for each in sources.values() for source in each])
-    job = _Job(config, encoding, {group: [Input.of(s.path) for s in each] for group, each in sources.items()})
+    inputs = {group: [Input.of(s.path) for s in each] for group, each in sources.items()}
+    job = _Job(config, encoding, inputs, task_name)
     settings = WorkerSettings(
         config.vocab,
         encoding,
@@ -492,8 +507,10 @@ class Input:
 class _Job:
     """What a run is known by: its settings and the state of its inputs when it began."""
 
-    def __init__(self, config: EncodeConfig, encoding: EncodingSettings, inputs: dict[str, list[Input]]):
-        self.config, self.encoding, self.inputs = config, encoding, inputs
+    def __init__(
+        self, config: EncodeConfig, encoding: EncodingSettings, inputs: dict[str, list[Input]], task_name: str | None
+    ):
+        self.config, self.encoding, self.inputs, self.task_name = config, encoding, inputs, task_name
         self.splits = not config.val and config.val_fraction > 0
         self.vocab_checksum = file_checksum(config.vocab)
 
@@ -502,7 +519,7 @@ class _Job:
         """Of what decides the parts: contents of the inputs and every setting but those of the run itself."""
         run_only = ("inputs", "val", "test", "out", "workers", "resume", "strict", "max_bad_rows")
         settings = {name: value for name, value in asdict(self.config).items() if name not in run_only}
-        settings["vocab"] = self.vocab_checksum
+        settings |= {"vocab": self.vocab_checksum, "task_name": self.task_name, "max_len": self.encoding.max_len}
         settings["labels"] = file_checksum(self.config.labels) if self.config.labels else None
         inputs = {group: [entry.to_dict() for entry in entries] for group, entries in self.inputs.items()}
         return hashlib.blake2b(orjson.dumps([__version__, settings, inputs]), digest_size=16).hexdigest()
@@ -559,6 +576,7 @@ class _Job:
             leaked=merged.leaked,
             parts=merged.named_parts(label_map.names),
             store=config.store,
+            task_name=self.task_name,
         )
 
 

@@ -75,7 +75,8 @@ def manifest_lines(manifest: Manifest) -> list[str]:
         lines.append("  task: none, there are no labels")
     else:
         lines.append(
-            f"  task: {manifest.task}" + (f", {len(manifest.label_names):,} labels" if manifest.label_names else "")
+            f"  task: {f'{manifest.task_name}, ' if manifest.task_name else ''}{manifest.task}"
+            + (f", {len(manifest.label_names):,} labels" if manifest.label_names else "")
         )
     if manifest.split:
         split = manifest.split

@@ -53,7 +53,17 @@ ALLOWED |= {
 }
 NO_TENSORFLOW = {"version", "errors", "progress", "cli", "text", "data", "preprocess", "train", "predict"}
 HEAVY = {"tensorflow", "keras", "tf_keras", "keras_bert"}
-ON_DEMAND = {"matplotlib", "jieba", "rjieba", "opencc", "tokenizers", "pyarrow", "sklearn", "scipy"}
+ON_DEMAND = {
+    "matplotlib",
+    "jieba",
+    "rjieba",
+    "opencc",
+    "tokenizers",
+    "pyarrow",
+    "sklearn",
+    "scipy",
+    "tensorflow_datasets",
+}
 
 
 def unit_of(module: str) -> str:

@@ -33,10 +33,11 @@ class ClassifyScores:
 
     Args:
         names: class names in id order.
+        metrics: those that the log shows beside the usual ones: mcc, f1 (of the second of two classes).
     """
 
-    def __init__(self, names: Sequence[str]):
-        self.names = list(names)
+    def __init__(self, names: Sequence[str], metrics: Sequence[str] = ()):
+        self.names, self._metrics = list(names), metrics
         self.confusion = np.zeros((len(names), len(names)), np.int64)  # true class by row, predicted by column
         self._bins = np.zeros((3, NUM_BINS))  # rows, sum of confidence, sum of hits
 
@@ -53,7 +54,8 @@ class ClassifyScores:
     def brief(self) -> dict[str, float]:
         """The numbers that a training log shows."""
         result = self.result()
-        return {"accuracy": result["accuracy"], "macro_f1": result["macro"]["f1"]}
+        usual = {"accuracy": result["accuracy"], "macro_f1": result["macro"]["f1"]}
+        return usual | {name: result[name] for name in self._metrics}
 
     def per_class_f1(self) -> dict[str, float]:
         return {name: row["f1"] for name, row in self.result()["per_class"].items()}
@@ -83,6 +85,7 @@ class ClassifyScores:
             "macro": {word: float(macro[i]) for i, word in enumerate(words)},
             "micro": {word: float(micro[i]) for i, word in enumerate(words)},
             "mcc": mcc,
+            **({"f1": float(each[2][1])} if len(classes) == 2 else {}),
             "per_class": {
                 name: {word: float(each[i][c]) for i, word in enumerate(words)} | {"rows": int(each[3][c])}
                 for c, name in enumerate(self.names)
@@ -202,16 +205,16 @@ def _correlation(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> floa
 Scores = ClassifyScores | MultilabelScores | RegressionScores
 
 
-def make_scores(task: str, names: Sequence[str]) -> Scores:
-    """Empty scores for a task."""
+def make_scores(task: str, names: Sequence[str], metrics: Sequence[str] = ()) -> Scores:
+    """Empty scores for a task; `metrics` are what its results are published by, shown beside the usual numbers."""
     if task == "regression":
         return RegressionScores()
-    return MultilabelScores(names) if task == "multilabel" else ClassifyScores(names)
+    return MultilabelScores(names) if task == "multilabel" else ClassifyScores(names, metrics)
 
 
-def reported_names(task: str) -> list[str]:
+def reported_names(task: str, metrics: Sequence[str] = ()) -> list[str]:
     """The names under which `brief` reports."""
-    return list(make_scores(task, ["a", "b"]).brief())
+    return list(make_scores(task, ["a", "b"], metrics).brief())
 
 
 def text_report(result: dict[str, Any]) -> str:
@@ -219,7 +222,7 @@ def text_report(result: dict[str, Any]) -> str:
     lines = [f"rows {result['rows']:,}"]
     lines += [
         f"{name} {result[name]:.4f}"
-        for name in ("accuracy", "exact_match", "mcc", "mse", "mae", "pearson", "spearman")
+        for name in ("accuracy", "exact_match", "mcc", "f1", "mse", "mae", "pearson", "spearman")
         if name in result
     ]
     for name in ("macro", "micro"):

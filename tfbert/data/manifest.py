@@ -46,6 +46,7 @@ _SHAPE = {
             "bytes": int,
         }
     },
+    "task_name": (str, None),
     "corpus": (
         {
             "documents": str, "sentences": str, "pairs": str, "whole_words": str, "user_dict": (str, None),
@@ -100,6 +101,7 @@ class Manifest:
         leaked: rows of val and test whose text also occurs in train (known with dedup).
         parts: train, val, test.
         store: of the data files: jsonl or arrow.
+        task_name: of a published task (`tasks.TASKS`), or None.
         corpus: of a data set for pretraining: how its rows were made, and documents, sentences and tokens read, kept
             and dropped by reason; else None.
     """
@@ -121,6 +123,7 @@ class Manifest:
     leaked: dict[str, int]
     parts: dict[str, Part]
     store: str = "jsonl"
+    task_name: str | None = None
     corpus: dict[str, Any] | None = None
     version: int = field(default=FORMAT_VERSION)
 
@@ -146,7 +149,8 @@ class Manifest:
                     f"{path}: this version reads format {FORMAT_VERSION}. Received: {version}. Encode the data again."
                 )
             values.setdefault("store", "jsonl")
-            values.setdefault("corpus", None)  # written before there were any
+            for name in ("task_name", "corpus"):  # of a manifest that was written before there were any
+                values.setdefault(name, None)
             _check(values, _SHAPE, "it")
             values["parts"] = {name: Part(**part) for name, part in values["parts"].items()}
             manifest = cls(**values)
