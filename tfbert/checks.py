@@ -57,7 +57,7 @@ def check_batch(global_batch_size: int, replicas: int, accumulate: int) -> None:
 
 
 def choose_monitor(
-    settings: EpochSettings, train_names: Sequence[str], val_names: Sequence[str]
+    settings: EpochSettings, train_names: Sequence[str], val_names: Sequence[str], metrics: Sequence[str] = ()
 ) -> tuple[str | None, str]:
     """What decides the best epoch, and its direction.
 
@@ -65,6 +65,7 @@ def choose_monitor(
         settings: `monitor`, `mode`, `patience` and `schedule` count.
         train_names: numbers of the log that training gives.
         val_names: those that validation gives; none without a val part.
+        metrics: that results of the task are published by; the first one decides unless `monitor` is given.
 
     Raises:
         ConfigError: there is no such number, or its direction is not known.
@@ -82,6 +83,8 @@ def choose_monitor(
                 f"{' and '.join(name for name, given in watching.items() if given)} needs a number to watch. Received: "
                 "no val part and no --monitor."
             )
+        if metrics and val_names and settings.mode != "min":
+            return f"val_{metrics[0]}", "max"
         return ("val_loss", settings.mode or "min") if val_names else (None, "min")
     if monitor not in available:
         raise ConfigError(f"--monitor is one of {', '.join(available)}. Received: {monitor!r}.")

@@ -155,7 +155,8 @@ class EpochSettings(RunSettings):
     sampling: str = "none"
     """Rows of an epoch: none (each once), balanced (as many of every class) or sqrt (between the two)."""
     monitor: str | None = None
-    """Number that decides which weights are best and when to stop. Default: val_loss where there is a val part."""
+    """Number that decides which weights are best and when to stop. Default: val_loss where there is a val part, or what
+    results of a published task are published by."""
     mode: str | None = None
     """Which way --monitor gets better: min or max; needed where it is not a loss."""
     patience: int = 0

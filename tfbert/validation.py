@@ -29,6 +29,7 @@ class Validation:
         loss: what `loss` in the result is; the DMI loss is that of all rows at once.
         names: classes in id order.
         global_batch_size: rows a batch, at least 64.
+        metrics: reported beside the usual numbers.
 
     Attributes:
         features: what the frozen encoder gives for the rows, or None to compute it.
@@ -43,9 +44,10 @@ class Validation:
         loss: Loss,
         names: Sequence[str],
         global_batch_size: int,
+        metrics: Sequence[str] = (),
     ):
         self.store, self.feed = store, feed
-        self._scorer, self._loss, self._names = scorer, loss, list(names)
+        self._scorer, self._loss, self._names, self._metrics = scorer, loss, list(names), metrics
         self._plan = EpochPlan(
             store.lengths, max(global_batch_size, 64), shuffle=False, length_multiple=feed.length_multiple
         )
@@ -53,7 +55,7 @@ class Validation:
         self.scores = self._empty_scores()
 
     def _empty_scores(self) -> report.Scores:
-        return report.make_scores(self.feed.task or "", self._names)
+        return report.make_scores(self.feed.task or "", self._names, self._metrics)
 
     def _batches(self) -> Iterator[Batch]:
         replicas = self._scorer.strategy.num_replicas_in_sync

@@ -26,6 +26,7 @@ from tfbert.data.dataset import DataSet
 from tfbert.data.feed import ALONE, FeedSettings, plan_batches
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.store import RowStore
+from tfbert.data.tasks import find_task
 from tfbert.errors import ConfigError, DataError
 from tfbert.features import compute_features, feature_batches, fits_on_disk
 from tfbert.losses import LOSSES, Loss, make_loss
@@ -45,6 +46,9 @@ from tfbert.validation import Validation
 class ClassifyConfig(EpochSettings):
     """Train a classifier on a data set made by `preprocess encode`."""
 
+    task: str | None = None
+    """Published task, such as glue/mrpc, whose metrics are reported; the first one decides the best weights, unless
+    --monitor does. Default: that of the data set."""
     head: str = "pool"
     """pool (masked maximum beside masked mean, dense, dropout), cls (pooler behind [CLS]), mean (masked mean)."""
     head_units: int = 256
@@ -116,6 +120,7 @@ class _Job:
     val: RowStore | None
     loss: Loss
     class_weights: dict[int, float] | None
+    metrics: Sequence[str]
     monitor: str | None
     mode: str
     init: Init
@@ -163,7 +168,9 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     """Everything that can be refused is refused here: what costs nothing first, what reads all rows last."""
     data = DataSet.open(settings.data)
     task = data.task or _no_labels(data)
-    monitor, mode = choose_monitor(settings, _train_names(task), _val_names(task) if "val" in data.parts else [])
+    metrics = _metrics(settings, data)
+    val_names = _val_names(task, metrics) if "val" in data.parts else []
+    monitor, mode = choose_monitor(settings, _train_names(task), val_names, metrics)
     # refuses a loss that the task has not, before the names of the classes are known
     make_loss(settings.loss, task, focal_gamma=settings.focal_gamma, label_smoothing=settings.label_smoothing)
     if settings.class_weights and task != "classify":
@@ -190,7 +197,21 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     max_len = longest(data, [store for store in (train, val) if store is not None])
     check_positions(init, max_len)
     return _Job(
-        settings, folder, data, task, names, train, val, loss, class_weights, monitor, mode, init, max_len, strategy
+        settings,
+        folder,
+        data,
+        task,
+        names,
+        train,
+        val,
+        loss,
+        class_weights,
+        metrics,
+        monitor,
+        mode,
+        init,
+        max_len,
+        strategy,
     )
 
 
@@ -227,7 +248,7 @@ def _train(job: _Job, stop: StopSignals) -> None:
     validation = None
     if job.val is not None:
         scorer = Scorer(model, strategy)
-        validation = Validation(job.val, job.feed, scorer, job.loss, job.names, config.global_batch_size)
+        validation = Validation(job.val, job.feed, scorer, job.loss, job.names, config.global_batch_size, job.metrics)
     best = BestWeights(folder.weights, job.monitor, job.mode, writes=not rank)
     best.set_model(model)
     session = Session(
@@ -240,7 +261,7 @@ def _train(job: _Job, stop: StopSignals) -> None:
         best,
         validation,
         _train_names(job.task),
-        _val_names(job.task) if validation else [],
+        _val_names(job.task, job.metrics) if validation else [],
     )
 
     def train(stage: Stage, state: State | None) -> None:
@@ -321,5 +342,22 @@ def _train_names(task: str) -> list[str]:
     return ["loss"] if task == "regression" else ["loss", "accuracy"]
 
 
-def _val_names(task: str) -> list[str]:
-    return [f"val_{name}" for name in ("loss", *report.reported_names(task))]
+def _metrics(settings: ClassifyConfig, data: DataSet) -> Sequence[str]:
+    """What results of the task are published by; empty where it has no name."""
+    of_data = data.manifest.task_name if data.manifest is not None else None
+    name = settings.task or of_data
+    if name is None:
+        return ()
+    task = find_task(name)
+    if of_data not in (None, name):
+        raise ConfigError(f"--task is that of the data set, {of_data}. Received: {name}. Leave it out.")
+    if task.kind != data.task:
+        raise ConfigError(f"--task {name} is of the kind {task.kind}. Received: a data set for {data.task}.")
+    classes = len(data.manifest.label_names) if data.manifest is not None else 0
+    if "f1" in task.metrics and classes != 2:
+        raise ConfigError(f"--task {name} has two classes. Received: a data set of {classes or 'unknown'} classes.")
+    return task.metrics
+
+
+def _val_names(task: str, metrics: Sequence[str]) -> list[str]:
+    return [f"val_{name}" for name in ("loss", *report.reported_names(task, metrics))]
