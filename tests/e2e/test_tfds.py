@@ -9,7 +9,6 @@ import pytest
 from encode_runs import encode, error_line, write_vocab
 
 from preprocess.__main__ import main
-from tfbert.cli import import_tensorflow
 
 ROWS = {
     "train": [
@@ -26,9 +25,8 @@ ROWS = {
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory, logical_cpus: int) -> Path:
     """Folder in which a small builder of our own is prepared, every split in two files."""
-    import_tensorflow()
     import numpy as np
     import tensorflow_datasets as tfds
 
