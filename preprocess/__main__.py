@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from preprocess.augment import AugmentConfig, augment
 from preprocess.corpus import CorpusConfig, corpus
 from preprocess.encode import EncodeConfig, encode
 from preprocess.inspect import InspectConfig, inspect
@@ -17,6 +18,7 @@ COMMANDS: dict[str, Command] = {
     "corpus": (CorpusConfig, corpus, "plain text to a data-set folder for pretraining"),
     "segment": (SegmentConfig, segment, "one column of a file to words joined by blanks"),
     "tfds": (TfdsConfig, tfds, "a prepared TensorFlow Datasets builder to JSON lines"),
+    "augment": (AugmentConfig, augment, "every row and variants of it, for a larger training set"),
     "inspect": (InspectConfig, inspect, "a data set in numbers, sample rows and charts"),
 }
 

@@ -28,6 +28,14 @@ class Output(Protocol):
 MakeOutput = Callable[[str], Output]  # by the name: train, val, test
 
 
+def chosen_lines(files: PartFiles, table: npt.NDArray[np.void], chosen: npt.NDArray[np.bool_]) -> Iterator[memoryview]:
+    """The lines of the chosen rows of a part, runs of neighbours together."""
+    data = memoryview(files.path(SUFFIXES["jsonl"]).read_bytes())
+    ends = np.cumsum(table["size"], dtype=np.int64)
+    for a, b in _runs(chosen):
+        yield data[ends[a] - table["size"][a] : ends[b - 1]]
+
+
 class JsonOutput:
     """A file of JSON lines: the lines of the parts, copied."""
 
@@ -40,10 +48,7 @@ class JsonOutput:
     def write(self, files: PartFiles, table: npt.NDArray[np.void], chosen: npt.NDArray[np.bool_]) -> None:
         if not chosen.any():
             return
-        data = memoryview(files.path(SUFFIXES["jsonl"]).read_bytes())
-        ends = np.cumsum(table["size"], dtype=np.int64)
-        for a, b in _runs(chosen):
-            lines = data[ends[a] - table["size"][a] : ends[b - 1]]
+        for lines in chosen_lines(files, table, chosen):
             self._file.write(lines)
             self._digest.update(lines)
         rows = table[chosen]

@@ -6,11 +6,6 @@ Texts are never joined for cutting, so a line end inside a text cannot shift row
 that loads the dictionaries before its first text; jieba's own parallel mode is not used.
 """
 
-import csv
-import gzip
-import importlib
-import io
-import json
 import logging
 import sys
 import warnings
@@ -20,20 +15,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
-
-import orjson
+from typing import Any
 
 from preprocess.pool import WorkerPool, check_workers
+from preprocess.rewrite import check_suffix, open_output, records, take_apart
 from tfbert.cli import option
 from tfbert.data.columns import split_names
-from tfbert.data.output import atomic_file, check_output
-from tfbert.data.source import Chunk, RowError, Source, chunks, open_source, read_rows, total_bytes
+from tfbert.data.output import check_output
+from tfbert.data.source import Chunk, RowError, Source, chunks, open_source, total_bytes
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import Progress, logger
 
 SEGMENTERS = ("jieba", "rjieba")
-SUFFIXES = {"tsv": (".tsv",), "csv": (".csv",), "jsonl": (".jsonl", ".json", ".ndjson"), "text": ()}
 Cut = Callable[[str], Iterable[str]]
 
 
@@ -80,19 +73,34 @@ class SegmentConfig:
 # ------------------------------------------------------------------------------------------------ in the workers
 
 
-def make_cut(segmenter: str, user_dict: str | None, hmm: bool) -> Cut:
-    """The function from a text to its words, with its dictionaries loaded."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the packaging of jieba, for its authors
-        module = importlib.import_module(segmenter)
-    if segmenter == "rjieba":
-        return lambda text: module.cut(text, hmm)  # type: ignore[no-any-return]
-    module.setLogLevel(logging.CRITICAL)  # it would tell every worker's start, and a cache that it cannot write
-    tokenizer = module.Tokenizer()
+def load_jieba(user_dict: str | None = None) -> Any:
+    """A `jieba.Tokenizer` with its dictionaries loaded."""
+    with _quiet_import():
+        import jieba
+    jieba.setLogLevel(logging.CRITICAL)  # it would tell every worker's start, and a cache that it cannot write
+    tokenizer = jieba.Tokenizer()
     tokenizer.initialize()
     if user_dict is not None:
         tokenizer.load_userdict(user_dict)
+    return tokenizer
+
+
+def make_cut(segmenter: str, user_dict: str | None, hmm: bool) -> Cut:
+    """The function from a text to its words, with its dictionaries loaded."""
+    if segmenter == "rjieba":
+        with _quiet_import():
+            import rjieba
+        return lambda text: rjieba.cut(text, hmm)  # type: ignore[no-any-return]
+    tokenizer = load_jieba(user_dict)
     return lambda text: tokenizer.cut(text, HMM=hmm)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _quiet_import() -> Iterator[None]:
+    """Without warnings about the packaging of jieba, which are for its authors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @dataclass
@@ -115,106 +123,23 @@ def _start_worker(segmenter: str, user_dict: str | None, hmm: bool) -> None:
 
 def segment_chunk(chunk: Chunk) -> Segmented:
     """Cuts every usable row of a chunk; the others keep their bytes."""
-    lines = io.BytesIO(chunk.read()).readlines()  # of bytes: LF alone ends a line
-    rows = list(read_rows(chunk))
-    starts = [number - 1 for number, _, _ in rows]
     result = Segmented(b"")
-    records = []
-    for (_, _, fields), start, end in zip(rows, starts, [*starts[1:], len(lines)], strict=True):
-        record = b"".join(lines[start:end])
+    pieces = []
+    for (_, _, fields), record in records(chunk):
         try:
             if isinstance(fields, RowError):
                 raise fields
-            record, words = _REPLACE[chunk.source.format](record, chunk.source.wanted[0], _cut)
+            apart = take_apart(chunk.source, record)
         except RowError as error:
             result.unchanged[error.reason] += 1
-        else:
-            result.rows += 1
-            result.words += words
-        records.append(record)
-    result.data = b"".join(records)
+            pieces.append(record)
+            continue
+        words = list(_cut(apart.texts[0]))
+        result.rows += 1
+        result.words += len(words)
+        pieces.append(apart.fill([" ".join(words)]))
+    result.data = b"".join(pieces)
     return result
-
-
-def _joined(text: str, cut: Cut) -> tuple[str, int]:
-    words = list(cut(text))
-    return " ".join(words), len(words)
-
-
-def _split_end(record: bytes) -> tuple[bytes, bytes]:
-    """A line without its end, and the end: LF, CRLF, or what the last line has."""
-    body = record.removesuffix(b"\n").removesuffix(b"\r")
-    return body, record[len(body) :]
-
-
-def _replace_text(record: bytes, column: int | str, cut: Cut) -> tuple[bytes, int]:
-    body, end = _split_end(record)
-    text, words = _joined(body.decode("utf-8"), cut)
-    return text.encode("utf-8") + end, words
-
-
-def _replace_tsv(record: bytes, column: int | str, cut: Cut) -> tuple[bytes, int]:
-    body, end = _split_end(record)
-    fields = body.split(b"\t")
-    text, words = _joined(fields[int(column)].decode("utf-8"), cut)
-    fields[int(column)] = text.encode("utf-8")
-    return b"\t".join(fields) + end, words
-
-
-def _replace_csv(record: bytes, column: int | str, cut: Cut) -> tuple[bytes, int]:
-    """CR inside quotes is a character like others; Python's reader takes it for a line end, so it goes in disguise."""
-    body, end = _split_end(record)
-    text = body.decode("utf-8")
-    disguise = next(c for c in map(chr, range(0xE000, 0x110000)) if c not in text)
-    lines = [line + "\n" for line in text.replace("\r", disguise).split("\n")]
-    lines[-1] = lines[-1].removesuffix("\n")
-    fields = [field.replace(disguise, "\r") for field in next(csv.reader(lines))]
-    fields[int(column)], words = _joined(fields[int(column)], cut)
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\r\n").writerow(fields)  # with this line end it quotes both CR and LF
-    return out.getvalue().removesuffix("\r\n").encode("utf-8") + end, words
-
-
-_JSON = json.JSONDecoder()
-
-
-def _replace_jsonl(record: bytes, column: int | str, cut: Cut) -> tuple[bytes, int]:
-    """Puts the words in the place of the value; every other byte of the line stays."""
-    line = record.decode("utf-8")
-    try:
-        start, end = _value_place(line, str(column))
-    except RecursionError:
-        raise RowError("json", "nested too deeply") from None
-    text = _JSON.raw_decode(line, start)[0]
-    if line[start] != '"':
-        raise RowError("not a text", line[start:end][:40])
-    joined, words = _joined(text, cut)
-    return line[:start].encode("utf-8") + orjson.dumps(joined) + line[end:].encode("utf-8"), words
-
-
-def _value_place(line: str, key: str) -> tuple[int, int]:
-    """First character and end of the value of a key of the outer object; of equal keys the last one counts."""
-    place = (0, 0)
-    at = _skip_blanks(line, line.index("{") + 1)
-    while line[at] != "}":
-        name, at = _JSON.raw_decode(line, _skip_blanks(line, at + (line[at] == ",")))
-        start = _skip_blanks(line, _skip_blanks(line, at) + 1)
-        _, at = _JSON.raw_decode(line, start)
-        if name == key:
-            place = (start, at)
-        at = _skip_blanks(line, at)
-    return place
-
-
-def _skip_blanks(line: str, at: int) -> int:
-    while line[at] in " \t\r\n":
-        at += 1
-    return at
-
-
-_REPLACE: dict[str, Callable[[bytes, int | str, Cut], tuple[bytes, int]]] = {
-    "text": _replace_text, "tsv": _replace_tsv, "csv": _replace_csv, "jsonl": _replace_jsonl,
-}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------- in the parent
@@ -227,10 +152,10 @@ def segment(config: SegmentConfig) -> None:
     source = config.source()
     out = Path(config.out)
     check_output(out, [config.input], plain=False)
-    _check_suffix(out, source)
+    check_suffix(out, source)
     total = Segmented(b"")
     with (
-        _output(out) as file,
+        open_output(out) as file,
         WorkerPool(workers, _start_worker, (config.segmenter, config.user_dict, config.hmm)) as pool,
         Progress(total_bytes([source]), "B", "segment") as progress,
     ):
@@ -257,26 +182,6 @@ def check_segmenter(segmenter: str, user_dict: str | None) -> None:
             Path(user_dict).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"{user_dict}: a user dictionary is a UTF-8 file. Received: {error}.") from error
-
-
-def _check_suffix(out: Path, source: Source) -> None:
-    """A name that promises another format would be misread by whoever reads it next."""
-    if out.suffix.lower() == ".zst":
-        raise ConfigError(f"The output is plain or .gz. Received: --out {out}.")
-    suffix = Path(out.stem if out.suffix.lower() == ".gz" else out.name).suffix.lower()
-    for format, suffixes in SUFFIXES.items():
-        if suffix in suffixes and format != source.format:
-            raise ConfigError(f"The output has the format of the input, {source.format}. Received: --out {out}.")
-
-
-@contextmanager
-def _output(out: Path) -> Iterator[BinaryIO]:
-    with atomic_file(out) as file:
-        if out.suffix.lower() != ".gz":
-            yield file
-            return
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as compressed:  # same input, same bytes
-            yield compressed  # type: ignore[misc]
 
 
 def _check_rows(total: Segmented, config: SegmentConfig) -> None:

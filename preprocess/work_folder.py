@@ -1,4 +1,4 @@
-"""The folder in which a data set is made: parts that survive an interruption, one run at a time, one publication."""
+"""The folder in which an output is made: parts that survive an interruption, one run at a time, one publication."""
 
 import fcntl
 import os
@@ -17,37 +17,38 @@ from tfbert.errors import ConfigError, DataError
 from tfbert.progress import logger
 
 STAGES = ("documents", "packed")  # of a corpus, before its parts
+NAMES = (*PARTS, *STAGES, "rows")  # what parts are parts of; rows are those of an augmented file
 PUBLISHED = (
     *(f"{part}{suffix}" for part in PARTS for suffix in (*SUFFIXES.values(), ".idx")),
     "labels.txt", "rejects.jsonl", "vocab.txt",
 )  # fmt: skip
 _OURS = re.compile(
-    rf"run\.json|publishing|{re.escape(MANIFEST)}|(labels|vocab)\.txt|rejects\.jsonl|({'|'.join(PARTS + STAGES)})[-.].*"
+    rf"run\.json|publishing|{re.escape(MANIFEST)}|(labels|vocab)\.txt|rejects\.jsonl|({'|'.join(NAMES)})[-.].*"
 )
 
 
 class WorkFolder:
-    """The parts of a run, beside the data set, under a lock; kept for `--resume` when a run is interrupted.
+    """The parts of a run, beside its output, under a lock; kept for `--resume` when a run is interrupted.
 
-    It lies inside the data-set folder where that is a mount of its own or its parent cannot be written, so that files
-    get their final names by renaming.
+    The output is a data-set folder, or a file. The work folder lies inside the data-set folder where that is a mount
+    of its own or its parent cannot be written, so that files get their final names by renaming.
 
     Raises:
-        DataError: another run is writing the same data set; the folder is not ours; or `--resume` finds parts of other
+        DataError: another run is writing the same output; the folder is not ours; or `--resume` finds parts of other
             inputs or settings.
     """
 
-    def __init__(self, out: Path, fingerprint: str, resume: bool):
-        self.folder = self.path_of(out)
+    def __init__(self, out: Path, fingerprint: str, resume: bool, kind: str = "encode"):
+        self.folder = self.path_of(out, kind)
         self._out, self._fingerprint, self._resume = out, fingerprint, resume
         self._lock: int | None = None
 
     @staticmethod
-    def path_of(out: Path) -> Path:
+    def path_of(out: Path, kind: str = "encode") -> Path:
         out = out.resolve()
         if out.is_dir() and (out.is_mount() or not os.access(out.parent, os.W_OK)):
-            return out / ".encode"
-        return out.parent / f".{out.name}.encode"
+            return out / f".{kind}"
+        return out.parent / f".{out.name}.{kind}"
 
     @classmethod
     def check_target(cls, out: Path, inputs: Iterable[str] = ()) -> None:
@@ -110,7 +111,7 @@ class WorkFolder:
             except BlockingIOError:
                 os.close(lock)
                 raise DataError(
-                    f"{self._out}: another run is writing this data set. Wait for it, or choose another --out."
+                    f"{self._out}: another run is writing it. Wait for it, or choose another --out."
                 ) from None
             os.close(lock)  # a lock that the other run removed when it ended holds nobody back
 

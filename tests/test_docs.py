@@ -12,7 +12,7 @@ from preprocess.__main__ import COMMANDS as PREPROCESS
 from tfbert.cli import parse, parser_for
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ["README.md", "docs/data.md", "docs/training.md", "docs/recipes.md"]
+DOCUMENTS = ["README.md", "docs/data.md", "docs/augmentation.md", "docs/training.md", "docs/recipes.md"]
 
 
 @pytest.fixture(scope="module")

@@ -325,7 +325,7 @@ def test_two_runs_on_one_target_do_not_mix(shop: Workshop, capsys: pytest.Captur
     shop.wait_until_waiting()
     for flags in ((), ("--resume",)):
         assert main(shop.command(*flags)) == 2
-        assert "another run is writing this data set" in error_line(capsys.readouterr().err)
+        assert "another run is writing it" in error_line(capsys.readouterr().err)
     elsewhere = shop.run(out="other")
     shop.go()
     assert shop.end(first) == (0, "")

@@ -33,11 +33,11 @@ _CJK_RANGES = (
 )
 
 
-def _is_cjk(code_point: int) -> bool:
+def is_cjk(code_point: int) -> bool:
     return any(first <= code_point <= last for first, last in _CJK_RANGES)
 
 
-def _is_punctuation(char: str) -> bool:
+def is_punctuation(char: str) -> bool:
     if char in "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~":
         return True
     return unicodedata.category(char).startswith("P")
@@ -67,7 +67,7 @@ def _needs_neighbours(char: str) -> bool:
 
 
 def _spaced_punctuation(text: str) -> str:
-    return "".join(f" {c} " if _is_punctuation(c) else c for c in text)
+    return "".join(f" {c} " if is_punctuation(c) else c for c in text)
 
 
 class _CleanTable(dict[int, str | None]):
@@ -83,7 +83,7 @@ class _CleanTable(dict[int, str | None]):
             replacement = " "
         elif category in ("Cc", "Cf"):
             replacement = None
-        elif _is_cjk(code_point):
+        elif is_cjk(code_point):
             replacement = f" {char} "
         else:
             replacement = char
