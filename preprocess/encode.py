@@ -10,7 +10,7 @@ for `--resume`. All that the parent holds is counts.
 import hashlib
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, compress
@@ -26,6 +26,7 @@ from preprocess.named_task import check_flags, describe
 from preprocess.outputs import ArrowOutput, JsonOutput, MakeOutput
 from preprocess.parts import ROW, PartFiles, PartStats
 from preprocess.pool import WorkerPool, check_workers
+from preprocess.ray_pool import RayPool
 from preprocess.summary import write_summary
 from preprocess.work_folder import WorkFolder
 from tfbert import __version__
@@ -52,11 +53,13 @@ from tfbert.data.store import SUFFIXES
 from tfbert.data.tasks import TASKS as NAMED_TASKS
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import Progress, logger
+from tfbert.ray_cluster import import_ray
 from tfbert.text.clean import parse_rules
 from tfbert.text.pair import PackedRows
 from tfbert.text.row_encoder import EncodingSettings, RowEncoder
 from tfbert.text.wordpiece import Vocabulary
 
+ENGINES = ("local", "ray")
 INTENDED = ("filtered", "blank", "duplicate", "conflict")  # reasons that are not the data's fault
 MAX_LABELS = 10_000
 CUT = 80  # characters of a rejected row that are kept
@@ -119,6 +122,10 @@ class EncodeConfig:
     """Drop rows whose text occurred before; conflicting labels are reported."""
     workers: int | None = None
     """Worker processes. Default: one a core. The output does not depend on it."""
+    engine: str = "local"
+    """Where the workers run: local, or ray (a cluster; inputs, vocabulary and --out on storage that all of it sees)."""
+    ray_address: str | None = None
+    """Ray cluster to use with --engine ray, such as auto. Default: one of this machine alone."""
     max_bad_rows: float = 0.01
     """Largest share of unusable rows; above it nothing is published."""
     strict: bool = False
@@ -145,6 +152,10 @@ class EncodeConfig:
             raise ConfigError("--text names the column of the text. Received: none.")
         if self.store not in SUFFIXES:
             raise ConfigError(f"--store is one of {', '.join(SUFFIXES)}. Received: {self.store!r}.")
+        if self.engine not in ENGINES:
+            raise ConfigError(f"--engine is one of {', '.join(ENGINES)}. Received: {self.engine!r}.")
+        if self.ray_address is not None and self.engine != "ray":
+            raise ConfigError(f"--ray_address goes with --engine ray. Received: --engine {self.engine}.")
         if not 0 <= self.val_fraction < 1:
             raise ConfigError(f"--val_fraction must be in [0, 1). Received: {self.val_fraction}.")
         if not 0 <= self.max_bad_rows <= 1:
@@ -419,9 +430,18 @@ def _text_hashes(texts: Sequence[str], texts_b: Sequence[str] | None, key: bytes
 # ------------------------------------------------------------------------------------------------- in the parent
 
 
+def _pool(config: EncodeConfig) -> Callable[..., WorkerPool | RayPool]:
+    """What makes the pool of the engine that was chosen."""
+    workers = check_workers(config.workers)
+    if config.engine == "ray":
+        import_ray()
+        return partial(RayPool, config.workers, address=config.ray_address)
+    return partial(WorkerPool, workers)
+
+
 def encode(config: EncodeConfig) -> None:
     """Runs the whole job and publishes the data set."""
-    workers = check_workers(config.workers)
+    pool_of = _pool(config)
     if config.store == "arrow":
         import_pyarrow("--store arrow")
     vocabulary = Vocabulary.load(config.vocab)
@@ -447,7 +467,7 @@ def encode(config: EncodeConfig) -> None:
     )
     with (
         WorkFolder(out, job.fingerprint, config.resume) as work,
-        WorkerPool(workers, _start_worker, (settings,)) as pool,
+        pool_of(_start_worker, (settings,)) as pool,
     ):
         if config.label is not None and config.task != "regression" and label_map is None:
             label_map = _scan(pool, sources, config)
@@ -517,7 +537,18 @@ class _Job:
     @property
     def fingerprint(self) -> str:
         """Of what decides the parts: contents of the inputs and every setting but those of the run itself."""
-        run_only = ("inputs", "val", "test", "out", "workers", "resume", "strict", "max_bad_rows")
+        run_only = (
+            "inputs",
+            "val",
+            "test",
+            "out",
+            "workers",
+            "engine",
+            "ray_address",
+            "resume",
+            "strict",
+            "max_bad_rows",
+        )
         settings = {name: value for name, value in asdict(self.config).items() if name not in run_only}
         settings |= {"vocab": self.vocab_checksum, "task_name": self.task_name, "max_len": self.encoding.max_len}
         settings["labels"] = file_checksum(self.config.labels) if self.config.labels else None
@@ -580,7 +611,7 @@ class _Job:
         )
 
 
-def _scan(pool: WorkerPool, sources: dict[str, list[Source]], config: EncodeConfig) -> LabelMap:
+def _scan(pool: WorkerPool | RayPool, sources: dict[str, list[Source]], config: EncodeConfig) -> LabelMap:
     met: set[str] = set()
     with _bar(sources, "labels") as progress:
         tasks = (
@@ -599,7 +630,7 @@ def _scan(pool: WorkerPool, sources: dict[str, list[Source]], config: EncodeConf
 
 
 def _encode_parts(
-    pool: WorkerPool,
+    pool: WorkerPool | RayPool,
     sources: dict[str, list[Source]],
     config: EncodeConfig,
     work: "WorkFolder",

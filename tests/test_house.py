@@ -23,13 +23,16 @@ ALLOWED = {
     "text": BASE,
     "data": BASE | {"text"},
     "masked_tokens": BASE | {"data", "model"},
-    "preprocess": BASE | {"cli", "text", "data", "masked_tokens"},
+    "preprocess": BASE | {"cli", "text", "data", "masked_tokens", "ray_cluster"},
     "report": BASE,
     "losses": BASE,
     "optim": BASE,
     "ema": BASE,
     "adversarial": BASE,
     "cluster": BASE,
+    "ray_cluster": BASE,
+    "ray_backend": set(),
+    "launch": BASE | {"cli", "ray_backend", "ray_cluster", "train"},
     "strategy": BASE | {"cluster"},
     "model": BASE,
     "objectives": BASE | {"losses", "model", "strategy"},
@@ -44,7 +47,7 @@ ALLOWED = {
     "validation": BASE | {"data", "features", "losses", "report", "strategy", "trainer"},
     "checks": BASE | {"data", "model", "settings"},
 }
-EVERYTHING_BELOW = {name for name in ALLOWED if name != "preprocess"}
+EVERYTHING_BELOW = {name for name in ALLOWED if name not in ("preprocess", "launch", "ray_backend")}
 ALLOWED |= {
     "training": EVERYTHING_BELOW,
     "predictor": EVERYTHING_BELOW,
