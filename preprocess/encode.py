@@ -150,12 +150,7 @@ class EncodeConfig:
             )
         elif self.text is None:
             raise ConfigError("--text names the column of the text. Received: none.")
-        if self.store not in SUFFIXES:
-            raise ConfigError(f"--store is one of {', '.join(SUFFIXES)}. Received: {self.store!r}.")
-        if self.engine not in ENGINES:
-            raise ConfigError(f"--engine is one of {', '.join(ENGINES)}. Received: {self.engine!r}.")
-        if self.ray_address is not None and self.engine != "ray":
-            raise ConfigError(f"--ray_address goes with --engine ray. Received: --engine {self.engine}.")
+        self._check_engines()
         if not 0 <= self.val_fraction < 1:
             raise ConfigError(f"--val_fraction must be in [0, 1). Received: {self.val_fraction}.")
         if not 0 <= self.max_bad_rows <= 1:
@@ -170,6 +165,14 @@ class EncodeConfig:
             raise ConfigError("--labels needs --label. Received: a label file, but no label column.")
         if self.task in TASKS and self.task != "classify" and self.label is None:
             raise ConfigError(f"--task {self.task} needs --label. Received: no label column.")
+
+    def _check_engines(self) -> None:
+        if self.store not in SUFFIXES:
+            raise ConfigError(f"--store is one of {', '.join(SUFFIXES)}. Received: {self.store!r}.")
+        if self.engine not in ENGINES:
+            raise ConfigError(f"--engine is one of {', '.join(ENGINES)}. Received: {self.engine!r}.")
+        if self.ray_address is not None and self.engine != "ray":
+            raise ConfigError(f"--ray_address goes with --engine ray. Received: --engine {self.engine}.")
 
     @property
     def roles(self) -> Roles:
