@@ -4,7 +4,8 @@ TfbertError
 ├── ConfigError       settings that are wrong or cannot work together
 ├── DataError         input or data-set files that are wrong; the message begins with `file:line:` where there is one
 ├── CheckpointError   weights that are missing, damaged or do not fit the model
-├── TrainingError     a run that cannot go on (loss not finite)
+├── TrainingError     a run that cannot go on
+│   └── LossNotFinite     its loss, gradient or weights are not finite
 └── WorkerError       a worker process failed; carries its traceback
 
 Messages read *rule. Received: value. What to do.* Scripts print all but a WorkerError as one line and exit 2.
@@ -29,6 +30,10 @@ class CheckpointError(TfbertError):
 
 class TrainingError(TfbertError):
     """Training cannot go on."""
+
+
+class LossNotFinite(TrainingError):
+    """A loss, its gradient or the weights are not finite."""
 
 
 class WorkerError(TfbertError):

@@ -1,7 +1,7 @@
 """The run folder: what a training run leaves, and all that prediction needs.
 
 config.yaml  bert_config.json  model.json  manifest.json  vocab.txt  labels.txt
-best.weights.h5  last/  log.tsv  metrics.jsonl  events/  report/  finished
+best.weights.h5  last/  log.tsv  metrics.jsonl  spikes.jsonl  events/  report/  finished
 """
 
 import fcntl
@@ -25,18 +25,14 @@ from tfbert.model.config import BertConfig
 CONFIG = "config.yaml"
 _OURS = (
     "bert_config.json", DESCRIPTION, MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
-    "events", "report", "finished", "last", "features",
+    "spikes.jsonl", "events", "report", "finished", "last", "features",
 )  # fmt: skip
 _PATHS = ("data", "init")  # settings that name the same file in several ways
+# settings that do not decide the result, but for one that would have failed
 _FREE = (
-    "run_dir",
-    "devices",
-    "save_minutes",
-    "save_steps",
-    "workers",
-    "rank",
-    "cluster_timeout",
-)  # settings that do not decide the result
+    "run_dir", "devices", "save_minutes", "save_steps", "workers", "rank", "cluster_timeout",
+    "nan_retries", "nan_rate_factor", "spike_deviations",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

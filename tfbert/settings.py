@@ -146,6 +146,12 @@ class EpochSettings(RunSettings):
     """Decay of a moving average of the weights, such as 0.999, that is validated and kept instead; 0 for none."""
     fgm: float = 0.0
     """How far a second, adversarial pass moves the word embeddings (FGM), such as 1; 0 for no such pass."""
+    nan_retries: int = 0
+    """Times that a stage whose loss is not finite goes back to its last state, at a lower rate; 0 ends the run."""
+    nan_rate_factor: float = 0.5
+    """What the learning rate is then multiplied with."""
+    spike_deviations: float = 6.0
+    """A loss so many standard deviations above its running mean goes to spikes.jsonl, with the rows; 0 for none."""
     global_batch_size: int = 32
     """Rows a step over all devices."""
     batch_tokens: int | None = None
@@ -175,11 +181,14 @@ class EpochSettings(RunSettings):
         "accumulate": 1,
         "batch_tokens": 1,
         "warmup_steps": 0,
+        "nan_retries": 0,
     }
     ranges: ClassVar[Mapping[str, Range]] = {
         "learning_rate": (0, False, math.inf, False),
         "plateau_factor": (0, False, 1, False),
         "warmup": (0, True, 1, True),
+        "nan_rate_factor": (0, False, 1, True),
+        "spike_deviations": (0, True, math.inf, False),
         "fgm": (0, True, math.inf, False),
         "ema": (0, True, 1, False),
         "schedule_power": (0, False, math.inf, False),
@@ -210,6 +219,11 @@ class EpochSettings(RunSettings):
                 f"Received: {self.end_learning_rate} and {lowest}."
             )
 
+        if self.nan_retries and self.cluster is not None:
+            raise ConfigError(
+                f"Going back to a state is for one process. Received: --nan_retries {self.nan_retries} and several "
+                "workers. Start the run again at a lower rate instead."
+            )
         if self.fgm and not self.epochs:
             raise ConfigError(f"--fgm needs epochs that train the embeddings. Received: {self.fgm} with --epochs 0.")
 

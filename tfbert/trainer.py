@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfbert.adversarial import FastGradient
 from tfbert.ema import WeightAverage
-from tfbert.errors import TrainingError
+from tfbert.errors import LossNotFinite, TrainingError
 from tfbert.model.encoder import INPUTS
 from tfbert.model.heads import Classifier
 from tfbert.objectives.base import Objective
@@ -63,6 +63,21 @@ class StepTotals:
     @property
     def padding_share(self) -> float:
         return 1.0 - self.tokens / self.cells if self.cells else 0.0
+
+
+@dataclass(frozen=True)
+class StepNumbers:
+    """What a step gave: its number in the stage and in the epoch (from 1; the epoch from 0), mean loss, gradient norm.
+
+    A step that loss scaling skipped is finite if its loss is.
+    """
+
+    number: int
+    epoch: int
+    epoch_step: int
+    loss: float
+    gradient_norm: float
+    finite: bool
 
 
 @dataclass(frozen=True)
@@ -112,8 +127,11 @@ class Trainer:
         self.micro_rows, self.adversary, self.average = micro_rows, adversary, average
         if adversary is not None:
             self._adversary_index = [v is adversary.variable for v in optimizer.trained].index(True)
+        self.model.stop_training = False  # a stage before may have stopped early
         self.step = 0  # optimizer updates asked for, over the stage
-        self.rate_factor = 1.0  # what plateau reduction multiplies the learning rate with
+        self.rate_factor = 1.0  # what plateau reduction and recovery multiply the learning rate with
+        self.retries = 0  # times that the stage went back to a saved state
+        self.watchers: list[Callable[[StepNumbers], None]] = []  # told of every step, in order, soon after it
         self.totals = StepTotals()
         self.epoch = 0  # number of the epoch under way
         self.epoch_step = 0  # steps of it that were taken
@@ -140,12 +158,15 @@ class Trainer:
             "epoch": self.epoch,
             "epoch_step": self.epoch_step,
             "rate_factor": self.rate_factor,
+            "retries": self.retries,
             "totals": asdict(self.totals),
         }
 
     def go_to(self, position: dict[str, Any]) -> None:
         """Takes up a position; the next epoch given to `fit` must begin there."""
         self.step, self.rate_factor = position["step"], position["rate_factor"]
+        self.retries = position.get("retries", 0)
+        self._pending, self._skipped = [], 0
         self.epoch, self.epoch_step = position["epoch"], position["epoch_step"]
         self.totals = StepTotals(**position["totals"])
 
@@ -165,7 +186,8 @@ class Trainer:
             validate: called after each epoch; its numbers get the prefix `val_`.
 
         Raises:
-            TrainingError: the loss, its gradient or the validation loss is not finite.
+            LossNotFinite: the loss or its gradient is not.
+            TrainingError: the validation loss is not finite.
         """
         hooks = keras.callbacks.CallbackList(list(callbacks), model=self.model, epochs=num_epochs)
         self.model.stop_training = False
@@ -220,7 +242,7 @@ class Trainer:
         """Adds what the last steps gave to the totals.
 
         Raises:
-            TrainingError: a loss or a gradient is not finite.
+            LossNotFinite: a loss or a gradient is not.
         """
         pending, self._pending = self._pending, []
         if not pending:
@@ -236,10 +258,14 @@ class Trainer:
             # with float16 the loss scale may be too large for a step, but not for one step after the other
             skipped = self.optimizer.loss_scaling and not np.isfinite(norm) and self._skipped < MOST_SKIPPED
             self._skipped = self._skipped + 1 if skipped else 0
-            if not np.isfinite(loss) or not (np.isfinite(norm) or skipped):
-                raise TrainingError(
-                    f"The loss and its gradient must be finite. Received: loss {loss / max(weight, 1e-9):g}, gradient "
-                    f"norm {norm:g} at step {number}. {_REMEDY}"
+            mean, finite = loss / max(weight, 1e-9), bool(np.isfinite(loss) and (np.isfinite(norm) or skipped))
+            epoch_step = self.epoch_step - (self.step - number)  # an epoch ends with a look at all of its steps
+            for watcher in self.watchers:
+                watcher(StepNumbers(number, self.epoch, epoch_step, mean, norm, finite))
+            if not finite:
+                raise LossNotFinite(
+                    f"The loss and its gradient must be finite. Received: loss {mean:g}, gradient norm {norm:g} at "
+                    f"step {number}. {_REMEDY}"
                 )
             self.totals.add(numbers | {"weight": weight}, dict(zip(self.objective.sums, sums, strict=True)))
             self.totals.gradient_norm = norm

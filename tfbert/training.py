@@ -19,6 +19,7 @@ from tfbert.callbacks.early_stop import EarlyStop
 from tfbert.callbacks.plateau import Plateau
 from tfbert.callbacks.run_log import RunLog
 from tfbert.callbacks.save_state import SaveState, StopSignals
+from tfbert.callbacks.spikes import SpikeLog
 from tfbert.callbacks.step_progress import StepProgress
 from tfbert.cluster import Cluster
 from tfbert.data.batch import Batch
@@ -27,11 +28,12 @@ from tfbert.data.plan import EpochPlan
 from tfbert.data.sampling import ClassSampler
 from tfbert.data.store import RowStore
 from tfbert.ema import WeightAverage
-from tfbert.errors import ConfigError, WorkerError
+from tfbert.errors import ConfigError, LossNotFinite, WorkerError
 from tfbert.model.checkpoint import load_weights
 from tfbert.objectives.base import Objective
 from tfbert.optim import Schedule, layer_factors, make_optimizer, schedule
 from tfbert.progress import logger
+from tfbert.recovery import recover
 from tfbert.run_folder import RunFolder
 from tfbert.settings import EpochSettings, RunSettings
 from tfbert.state import Arrays, read_state
@@ -240,24 +242,40 @@ def train_stage(
         adversary=adversary,
         average=average,
     )
-    saver, callbacks = _callbacks(session, stage, trainer, {plan.epoch: plan.num_batches for plan in plans})
-    starts = dict.fromkeys(stage.epochs, 0)  # first step of every epoch that is left
+    trainer.epoch = stage.first_epoch
+    saver, callbacks = _callbacks(session, stage, trainer, {plan.epoch: plan for plan in plans})
     if state is not None:
         if _take_up(state, stage, saver, strategy):
             return
-        starts = {epoch: 0 for epoch in starts if epoch >= trainer.epoch}
-        starts[trainer.epoch] = trainer.epoch_step
-    left = [plan for plan in plans if plan.epoch in starts]
-
+    elif settings.nan_retries:
+        saver.save(trainer.position())
     with open_batches() as batches_of:
+        while True:
+            try:
+                _fit(session, trainer, plans, batches_of, callbacks)
+                return
+            except LossNotFinite as error:
+                recover(session.folder.state, saver, strategy, error, settings.nan_retries, settings.nan_rate_factor)
 
-        def global_batches() -> Iterator[Batch]:
-            for plan in left:
-                yield from batches_of(plan, starts[plan.epoch])
 
-        with distribute(global_batches(), strategy) as batches:
-            epochs = (Epoch(plan.epoch, batches, plan.num_batches, starts[plan.epoch]) for plan in left)
-            trainer.fit(epochs, session.num_epochs, callbacks, session.validation)
+def _fit(
+    session: Session,
+    trainer: Trainer,
+    plans: Sequence[EpochPlan],
+    batches_of: BatchesOfEpoch,
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> None:
+    """Trains from where the trainer is to the end of the stage."""
+    left = [plan for plan in plans if plan.epoch >= trainer.epoch]
+    starts = dict.fromkeys((plan.epoch for plan in left), 0) | {trainer.epoch: trainer.epoch_step}  # first steps
+
+    def global_batches() -> Iterator[Batch]:
+        for plan in left:
+            yield from batches_of(plan, starts[plan.epoch])
+
+    with distribute(global_batches(), session.strategy) as batches:
+        epochs = (Epoch(plan.epoch, batches, plan.num_batches, starts[plan.epoch]) for plan in left)
+        trainer.fit(epochs, session.num_epochs, callbacks, session.validation)
 
 
 def _rate(settings: EpochSettings, stage: Stage, total_steps: int) -> Schedule:
@@ -325,14 +343,22 @@ def _take_up(state: State, stage: Stage, saver: SaveState, strategy: tf.distribu
 
 
 def _callbacks(
-    session: Session, stage: Stage, trainer: Trainer, steps: dict[int, int]
+    session: Session, stage: Stage, trainer: Trainer, plans: dict[int, EpochPlan]
 ) -> tuple[SaveState, list[keras.callbacks.Callback]]:
     settings, best = session.settings, session.best
-    details = session.validation.details if session.validation else None
+    steps = {epoch: plan.num_batches for epoch, plan in plans.items()}
+    chief = not worker_of(session.strategy)[0]
+
+    def details() -> dict[str, Any]:
+        retries = {"nan_retries": trainer.retries} if settings.nan_retries else {}
+        return (session.validation.details() if session.validation else {}) | retries
+
     callbacks: list[keras.callbacks.Callback] = [StepProgress(trainer, steps, session.num_epochs)]
-    if not worker_of(session.strategy)[0]:
+    if chief:
         callbacks.append(RunLog(session.folder.path, stage.name, session.train_names, session.val_names, details))
-    remembering: dict[str, keras.callbacks.Callback] = {"best": best}
+    deviations = settings.spike_deviations or None
+    spikes = SpikeLog(session.folder.path, stage.name, trainer, plans, deviations, writes=chief)
+    remembering: dict[str, keras.callbacks.Callback] = {"best": best, "spikes": spikes}
     if settings.schedule == "plateau" and best.monitor:
         remembering["plateau"] = Plateau(
             trainer,

@@ -36,10 +36,12 @@ class RunLog(keras.callbacks.Callback):
         super().__init__()
         self._folder, self._stage, self._details = folder, stage, details
         self._columns = ["epoch", "stage", *train_names, *SPEED, *val_names]
+        self._writer: tf.summary.SummaryWriter | None = None
         self._head = ("\t".join(self._columns) + "\n").encode()
 
     def on_train_begin(self, logs=None):
-        self._writer = tf.summary.create_file_writer(str(self._folder / "events"))
+        if self._writer is None:  # training begins again where it recovers
+            self._writer = tf.summary.create_file_writer(str(self._folder / "events"))
         table = self._folder / "log.tsv"
         if not table.exists():
             _write(table, [self._head])

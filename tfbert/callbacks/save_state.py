@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfbert.cli import Terminated
-from tfbert.errors import CheckpointError
+from tfbert.errors import CheckpointError, LossNotFinite
 from tfbert.progress import logger
 from tfbert.state import Arrays, write_state
 from tfbert.strategy import sum_over_workers, worker_of
@@ -130,6 +130,8 @@ class SaveState(keras.callbacks.Callback):
         Raises:
             CheckpointError: the state is one of another model.
         """
+        if self.trainer.average is not None:
+            self.trainer.average.take_out_of_model()
         wanted = self.variables()
         wrong = [n for n, v in wanted.items() if n not in arrays or tuple(arrays[n].shape) != tuple(v.shape)]
         if wrong:
@@ -185,18 +187,28 @@ class SaveState(keras.callbacks.Callback):
             self.stop.act()
 
     def save(self, position: dict[str, Any]) -> bool:
-        """Writes a generation of the state at `position`; tells whether it could. The chief alone does."""
+        """Writes a generation of the state at `position`; tells whether it could. The chief alone does.
+
+        Raises:
+            LossNotFinite: a variable is not finite; the states before are kept.
+        """
         if self.trainer.average is not None:
             self.trainer.average.take_out_of_model()
         if self._rank:
             self._last_time, self._last_step = time.monotonic(), self.trainer.step
             return True
         arrays = {name: variable.numpy() for name, variable in self.variables().items()}
+        bad = next((n for n, a in arrays.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None)
+        if bad is not None:
+            raise LossNotFinite(
+                f"What is saved must be finite. Received: {bad} at step {self.trainer.step}. The state before is kept. "
+                "Lower the learning rate, or warm up longer."
+            )
         values = {
             "stage": self.stage,
             "data": self.data,
             "position": position,
-            "stopped": bool(self.model.stop_training),
+            "stopped": bool(self.trainer.model.stop_training),
             "callbacks": {
                 name: {attribute: getattr(callback, attribute) for attribute in callback.remembered}
                 for name, callback in self.remembering.items()

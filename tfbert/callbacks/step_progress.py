@@ -22,8 +22,11 @@ class StepProgress(keras.callbacks.Callback):
     def __init__(self, trainer: Trainer, steps: dict[int, int], num_epochs: int):
         super().__init__()
         self.trainer, self.steps, self.num_epochs = trainer, steps, num_epochs
+        self._bar: Progress | None = None
 
     def on_epoch_begin(self, epoch, logs=None):
+        if self._bar is not None:  # of an epoch that was broken off
+            self._bar.__exit__(None, None, None)
         self._bar = Progress(self.steps[epoch], " steps", f"epoch {epoch + 1}/{self.num_epochs}")
         self._start, self._wait = time.perf_counter(), self.trainer.wait_s
         self._elapsed = 0.0
