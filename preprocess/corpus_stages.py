@@ -26,8 +26,10 @@ from preprocess.packing import PackedRow, Packing, Side, Text, pack_document
 from preprocess.parts import ROW, PartFiles, PartStats
 from preprocess.segment import make_cut
 from preprocess.split import TRAIN, VAL
-from tfbert.data.record import dump_rows
+from tfbert.data.arrow_writer import dump_table, make_table, row_schema
+from tfbert.data.record import dump_rows, parse_columns
 from tfbert.data.source import Chunk
+from tfbert.data.store import SUFFIXES
 from tfbert.text.batch import TokenRows
 from tfbert.text.clean import Cleaner
 from tfbert.text.pair import pack_rows
@@ -295,6 +297,7 @@ class PackSettings:
         buckets: number of buckets by group.
         places: file of the places (`PLACE`) of all documents, for texts to lend.
         lenders: group -> file of the numbers of its documents (int64).
+        store: of the rows that come out: jsonl or arrow.
     """
 
     folder: str
@@ -305,6 +308,13 @@ class PackSettings:
     buckets: dict[str, int]
     places: str | None
     lenders: dict[str, str]
+    store: str
+
+    def schema(self, vocab_size: int) -> Any:
+        """Of an Arrow store."""
+        pairs = self.packing.pairs != "none"
+        task = "classify" if pairs else None
+        return row_schema(vocab_size, task, pair=pairs, type=False, weight=False, words=self.words)
 
 
 @dataclass(frozen=True)
@@ -339,6 +349,7 @@ class _Packer:
     def __init__(self, settings: PackSettings):
         vocabulary = Vocabulary.load(settings.vocab)
         self.settings = settings
+        self.schema = settings.schema(len(vocabulary)) if settings.store == "arrow" else None
         self.cls_id, self.sep_id = vocabulary.cls_id, vocabulary.sep_id
         self.dtype = token_dtype(len(vocabulary))
         self.first_bucket = {"train": 0, "val": settings.buckets["train"]}
@@ -527,8 +538,20 @@ def shuffle_bucket(task: ShuffleTask) -> PartStats:
     ends = np.cumsum(table["size"], dtype=np.int64)
     order = _packer.rng(_SHUFFLE, bucket).permutation(len(table))
     starts, stops = (ends - table["size"])[order].tolist(), ends[order].tolist()
-    contents: dict[str, bytes | bytearray] = {
-        ".jsonl": b"".join([joined[a:b] for a, b in zip(starts, stops, strict=True)]),
-        ".rows": table[order].tobytes(),
-    }
+    lines = [joined[a:b] for a, b in zip(starts, stops, strict=True)]
+    rows = b"".join(lines) if _packer.schema is None else dump_table(_as_table(lines, _packer.schema))
+    contents: dict[str, bytes | bytearray] = {SUFFIXES[_packer.settings.store]: rows, ".rows": table[order].tobytes()}
     return task.files.save(contents, PartStats(len(table), 0, len(table), {}, None))
+
+
+def _as_table(lines: Sequence[bytes], schema: Any) -> Any:
+    rows = parse_columns(lines)
+    if rows is None:
+        raise ValueError("Lines of our own are read. Received: others.")
+    lengths, segments = rows.token_ids.lengths, rows.segment_ids
+    first_lengths = None
+    if segments is not None:
+        seconds = np.bincount(segments.row_numbers(), segments.flat(), len(lines)).astype(np.int64)
+        first_lengths = lengths - seconds
+    words = np.zeros(0, np.uint8) if rows.words is None else rows.words.flat()  # no words: no rows, or no such column
+    return make_table(schema, rows.token_ids.flat(), lengths, first_lengths, labels=list(rows.labels), words=words)

@@ -239,12 +239,14 @@ def test_few_documents_end_in_seconds(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--val_fraction" in error_line(capsys.readouterr().err)
 
 
-def shuffled(folder: Path, content: str, *flags: str, chunk_bytes: int = 200, bucket_bytes: int = 400) -> Corpus:
+def shuffled(
+    folder: Path, content: str, *flags: str, chunk_bytes: int = 200, bucket_bytes: int = 400, out: str = "data"
+) -> Corpus:
     with (
         patch.object(documents, "_REACH", 400),
         patch.object(corpus_module, "BUCKET_BYTES", bucket_bytes),
     ):
-        return run(folder, content, "--chunk_bytes", str(chunk_bytes), *flags)
+        return run(folder, content, "--chunk_bytes", str(chunk_bytes), *flags, out=out)
 
 
 def test_rows_are_shuffled_over_the_whole_corpus(tmp_path: Path) -> None:
@@ -412,3 +414,25 @@ def test_real_text_loses_nothing(tmp_path: Path, shared_data: Path) -> None:
     assert Counter(i for row in data.rows() for i in row["wordids"][1:-1]) == expected
     flags = "".join(row["words"][1:-1] for row in data.rows())
     assert 0.5 < flags.count("1") / len(flags) < 0.8  # a Chinese word has 1.5 characters or so
+
+
+@pytest.mark.parametrize("pairs", ["none", "sop"])
+def test_arrow_holds_the_same_rows(tmp_path: Path, pairs: str) -> None:
+    flags = ["--pairs", pairs, "--max_len", "24", "--val_fraction", "0.2"]
+    plain = shuffled(tmp_path, book(40, 6), *flags, out="plain")
+    with patch.object(Corpus, "check_counts"):
+        other = shuffled(tmp_path, book(40, 6), *flags, "--store", "arrow", out="arrow")
+    assert sorted(path.name for path in other.folder.iterdir()) == [
+        "manifest.json", "rejects.jsonl", "train.arrow", "train.idx", "val.arrow", "val.idx", "vocab.txt"
+    ]  # fmt: skip
+    for part in ("train", "val"):
+        rows = OpenedDataSet.open(other.folder).store(part)
+        expected = OpenedDataSet.open(plain.folder).store(part)
+        numbers = np.arange(len(expected))
+        assert rows.read(numbers) == expected.read(numbers)
+        got, want = rows.columns(numbers), expected.columns(numbers)
+        assert got.words is not None and want.words is not None
+        assert np.array_equal(got.words.padded(24, 9), want.words.padded(24, 9))
+        assert np.array_equal(rows.labels, expected.labels)
+        rows.close()
+        expected.close()

@@ -92,6 +92,7 @@ class _ArrowFile:
         self._rows: int = sum(batch.num_rows for batch in batches)
         self.token_ids = self._lists("wordids", batches)
         self.segment_ids = self._lists("segmentids", batches) if "segmentids" in self._types else None
+        self.words = self._lists("words", batches) if self._has_flags("words") else None
         self.weights = self._fixed("weight", batches) if "weight" in self._types else None
         self.label_kind = self._label_kind()
         self.labels: _Fixed | _Lists | None = None
@@ -129,6 +130,11 @@ class _ArrowFile:
         labels = batch.column("label").fill_null(NO_LABEL).to_numpy()
         ids: npt.NDArray[np.int32] = np.clip(labels, -MAX_ID, MAX_ID).astype(np.int32)
         return ids
+
+    def _has_flags(self, name: str) -> bool:
+        """Whether a column is lists of bytes; one of another kind is of someone else."""
+        types = self._pa.types
+        return name in self._types and types.is_list(kind := self._types[name]) and types.is_uint8(kind.value_type)
 
     def _label_kind(self) -> str | None:
         """A letter of `_LABEL_KINDS`; None where there are no labels."""
@@ -233,7 +239,11 @@ class ArrowStore(RowStore):
             )
         if segment_ids is not None:
             self._check_segments(rows, token_ids, segment_ids)
-        return RowColumns(token_ids, segment_ids, labels, self._weights(rows, batches, numbers))
+        words = None
+        if file.words is not None:
+            words = file.words.take(batches, numbers)
+            words = words._replace(lengths=np.where(words.lengths == token_ids.lengths, words.lengths, 0))
+        return RowColumns(token_ids, segment_ids, labels, self._weights(rows, batches, numbers), words)
 
     def _check_segments(self, rows: Numbers, token_ids: Ragged, segment_ids: Ragged) -> None:
         wrong = np.flatnonzero((segment_ids.lengths != token_ids.lengths) & (segment_ids.lengths > 0))
@@ -268,10 +278,14 @@ class ArrowStore(RowStore):
             records.append(
                 Record(
                     row["wordids"], row.get("segmentids") or None, row.get("label"), weight, row.get("type"),
-                    row.get("keep"),
+                    row.get("keep"), self._words_of(row),
                 )
             )  # fmt: skip
         return records
+
+    def _words_of(self, row: dict[str, Any]) -> str | None:
+        words = row.get("words") if self._file.words is not None else None
+        return "".join(map(str, words)) if words is not None and len(words) == len(row["wordids"]) else None
 
     def place(self, row: int) -> str:
         """`file: row N`, counted from 0."""

@@ -2,8 +2,8 @@
 
 Columns are named like the fields of the JSON row, and in the same order: `type` string, `label` int32, float64 or
 list<int32>, `weight` float64, `wordids` list<uint16> (list<int32> where the vocabulary is larger), `segmentids`
-list<uint8>, `keep` struct of strings. Those that no row needs are absent. Record batches have `BATCH_ROWS` rows, the
-last one what is left.
+list<uint8>, `words` list<uint8> (1 where a word begins, else 0), `keep` struct of strings. Those that no row needs are
+absent. Record batches have `BATCH_ROWS` rows, the last one what is left.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,14 @@ _PURPOSE = "An Arrow store"
 
 
 def row_schema(
-    vocab_size: int, task: str | None, *, pair: bool, type: bool, weight: bool, keep: Sequence[str] = ()
+    vocab_size: int,
+    task: str | None,
+    *,
+    pair: bool,
+    type: bool,
+    weight: bool,
+    keep: Sequence[str] = (),
+    words: bool = False,
 ) -> Any:
     """The pyarrow schema of rows.
 
@@ -32,6 +39,7 @@ def row_schema(
         type: rows have one.
         weight: rows have one.
         keep: names of the columns that are kept.
+        words: rows tell where words begin.
     """
     pa = import_pyarrow(_PURPOSE)
     label = {"classify": pa.int32(), "multilabel": pa.list_(pa.int32()), "regression": pa.float64()}
@@ -41,6 +49,7 @@ def row_schema(
         ("weight", pa.float64() if weight else None),
         ("wordids", pa.list_(pa.uint16() if vocab_size <= 1 << 16 else pa.int32())),
         ("segmentids", pa.list_(pa.uint8()) if pair else None),
+        ("words", pa.list_(pa.uint8()) if words else None),
         ("keep", pa.struct([(name, pa.string()) for name in keep]) if keep else None),
     ]
     return pa.schema([(name, kind) for name, kind in fields if kind is not None])
@@ -55,6 +64,7 @@ def make_table(
     labels: Sequence[Any] | None = None,
     weights: Sequence[float] | None = None,
     types: Sequence[str] | None = None,
+    words: npt.NDArray[np.uint8] | None = None,
     keep: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
     """Rows as a pyarrow table; None where the schema has no such column.
@@ -67,14 +77,16 @@ def make_table(
         labels: one a row.
         weights: one a row.
         types: one a row.
+        words: one a token: 1 where a word begins, else 0.
         keep: kept columns by name.
     """
     pa = import_pyarrow(_PURPOSE)
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     columns = []
     for field in schema:
-        if field.name in ("wordids", "segmentids"):
-            values = token_ids if field.name == "wordids" else _segment_ids(lengths, first_lengths)
+        if field.name in ("wordids", "segmentids", "words"):
+            segments = _segment_ids(lengths, first_lengths) if field.name == "segmentids" else None
+            values = {"wordids": token_ids, "segmentids": segments, "words": words}[field.name]
             column = pa.ListArray.from_arrays(offsets, pa.array(values).cast(field.type.value_type))
         elif field.name == "keep":
             kept = [pa.array((keep or {})[member.name], pa.string()) for member in field.type]

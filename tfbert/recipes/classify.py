@@ -334,6 +334,8 @@ def _batches(
 
 
 def _no_labels(data: DataSet) -> str:
+    if data.manifest is not None and data.manifest.corpus is not None:
+        raise DataError(f"{data.path}: a classifier needs labels. Received: a data set for `train.py pretrain`.")
     raise DataError(f"{data.path}: a classifier needs labels. Received: a data set without them. Encode with --label.")
 
 
