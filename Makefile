@@ -2,12 +2,13 @@
 # make setup      the virtual environment alone
 # make demo       the main line on real text, from raw reviews to labelled rows
 # make test       the tests
+# make soak       faults at random, MINUTES=10 SEED=0: killed, damaged, full disks; log in soak/
 # make bench      preprocessing beside its peers
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: all setup demo test bench lint format types docs clean
+.PHONY: all setup demo test soak bench lint format types docs clean
 .DEFAULT_GOAL := all
 
 all: lint types test
@@ -34,6 +35,13 @@ demo: $(VENV)/ready
 
 test: $(VENV)/ready-test
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+MINUTES ?= 10
+SEED ?= 0
+FAULTS ?= 0
+
+soak: $(VENV)/ready-test
+	@$(BIN)/python tests/faults/soak.py --minutes $(MINUTES) --seed $(SEED) --faults $(FAULTS)
 
 lint: $(VENV)/ready-test
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -287,6 +287,7 @@ class Predictor:
         """
         self._check_same(data)
         store = data.store(part)
+        data.verify(only=part)
         if self.task == "classify":
             store.check_labels(len(self.names))
         feed = replace(

@@ -1,7 +1,7 @@
 """The run folder: what a training run leaves, and all that prediction needs.
 
 config.yaml  bert_config.json  model.json  manifest.json  vocab.txt  labels.txt
-best.weights.h5  last/  log.tsv  metrics.jsonl  spikes.jsonl  events/  report/  finished
+best.weights.h5  last/  log.tsv  metrics.jsonl  spikes.jsonl  events/  report/  finished  verified.json
 """
 
 import fcntl
@@ -25,7 +25,7 @@ from tfbert.model.config import BertConfig
 CONFIG = "config.yaml"
 _OURS = (
     "bert_config.json", DESCRIPTION, MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
-    "spikes.jsonl", "events", "report", "finished", "last", "features",
+    "spikes.jsonl", "events", "report", "finished", "last", "features", "verified.json",
 )  # fmt: skip
 _PATHS = ("data", "init")  # settings that name the same file in several ways
 # settings that do not decide the result, but for one that would have failed
@@ -48,6 +48,11 @@ class RunFolder:
     @property
     def state(self) -> Path:
         return self.path / "last"
+
+    @property
+    def verified(self) -> Path:
+        """Which files of the data were compared with their checksums."""
+        return self.path / "verified.json"
 
     @property
     def finished(self) -> bool:

@@ -1,12 +1,13 @@
 """The state of a run on disk: two generations, each written whole or not at all, checked when read.
 
     last/000041/state.safetensors   every array
-    last/000041/state.json          everything else, and the checksum of the arrays
+    last/000041/state.json          everything else, and the checksums of both
 
 A generation is written beside the others under a temporary name, flushed to the disk and renamed. The older of the two
 stays until a newer one is complete, so there is always one to go on from; a damaged one is passed over, with a warning.
 """
 
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -50,7 +51,11 @@ def write_state(folder: Path, arrays: Mapping[str, npt.NDArray[Any]], values: Ma
     try:
         # a scalar array is written as it is; safetensors wants contiguous ones
         _write(temporary / ARRAYS, save({name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}))
-        described = {"values": dict(values), "checksum": file_checksum(temporary / ARRAYS)}
+        described = {
+            "values": dict(values),
+            "checksum": file_checksum(temporary / ARRAYS),
+            "checksum_of_values": _values_checksum(values),
+        }
         _write(temporary / VALUES, orjson.dumps(described, option=orjson.OPT_INDENT_2))
         sync(temporary)
         number = max((int(path.name) for path in _generations(folder)), default=0) + 1
@@ -77,6 +82,8 @@ def read_state(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
             described = orjson.loads((path / VALUES).read_bytes())
             if file_checksum(path / ARRAYS) != described["checksum"]:
                 raise ValueError("the checksum does not fit")
+            if _values_checksum(described["values"]) != described["checksum_of_values"]:
+                raise ValueError("the checksum of the values does not fit")
             return load((path / ARRAYS).read_bytes()), described["values"]
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             logger.warning("%s is damaged (%s); going back to the state before", path, error)
@@ -86,6 +93,10 @@ def read_state(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
             "folder to start again, or start another run from the best weights of this one (--init RUN)."
         )
     return None
+
+
+def _values_checksum(values: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(orjson.dumps(dict(values), option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
 
 
 def _generations(folder: Path) -> list[Path]:

@@ -63,7 +63,7 @@ def evaluate(run_dir: Path, rows: str, capsys: pytest.CaptureFixture[str], *flag
 def test_files_of_a_run(run: Run, data: Path):
     assert {path.name for path in run.folder.iterdir()} - {"lock"} == {
         *("config.yaml", "bert_config.json", "model.json", "manifest.json", "vocab.txt", "labels.txt"),
-        *("best.weights.h5", "last", "log.tsv", "metrics.jsonl", "events", "report", "finished"),
+        *("best.weights.h5", "last", "log.tsv", "metrics.jsonl", "events", "report", "finished", "verified.json"),
     }
     assert {path.name for path in (run.folder / "report").iterdir()} == {
         *("scores.json", "confusion.png", "calibration.png"),

@@ -56,6 +56,13 @@ def test_a_changed_bit_is_seen(tmp_path):
     assert read_state(tmp_path)[1]["value"] == 1
 
 
+def test_a_changed_value_is_seen(tmp_path):
+    write_state(tmp_path, arrays(1), {"value": 1, "loss": 0.1, "best": float("nan")})
+    path = write_state(tmp_path, arrays(2), {"value": 2}) / "state.json"
+    path.write_bytes(path.read_bytes().replace(b'"value": 2', b'"value": 3'))
+    assert read_state(tmp_path)[1] == {"value": 1, "loss": 0.1, "best": None}
+
+
 def test_all_damaged_is_an_error(tmp_path):
     for value in (1, 2):
         cut(write_state(tmp_path, arrays(value), {}) / "state.safetensors")

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from tfbert.data.labels import load_label_map
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import PARTS, Manifest, file_checksum
+from tfbert.data.source import printable
 from tfbert.data.store import SUFFIXES, RowStore, open_store
 from tfbert.errors import DataError
+from tfbert.progress import Progress
 
 MAX_BARE_CLASSES = 10_000  # of a file without label names; a larger class id is a mistake
 
@@ -92,6 +95,47 @@ class DataSet:
                 f"{self.manifest.parts[part].rows:,} in the manifest. Encode the data again."
             )
         return store
+
+    def verify(self, remembered: Path | None = None, only: str | None = None) -> None:
+        """Compares every byte of the parts with the checksums of the manifest.
+
+        That takes 3 s a gigabyte, so it is done once: files that were found right are known again by size and time.
+
+        Args:
+            remembered: what `remember` wrote.
+            only: the one part to compare.
+
+        Raises:
+            DataError: a file is not the one of the manifest.
+        """
+        if self.manifest is None or (remembered is not None and self._is_remembered(remembered)):
+            return
+        parts = {name: part for name, part in self.manifest.parts.items() if only in (None, name)}
+        with Progress(sum(part.bytes for part in parts.values()), "B", "check data") as progress:
+            for name, part in parts.items():
+                if file_checksum(self.parts[name], progress.update) != part.checksum:
+                    raise DataError(
+                        f"{self.parts[name]}: the file is not the one of the manifest. Encode the data again."
+                    )
+
+    def remember(self, path: Path) -> None:
+        """Writes down which files were verified."""
+        path.write_bytes(orjson.dumps(self._states()))
+
+    def _is_remembered(self, path: Path) -> bool:
+        try:
+            return bool(orjson.loads(path.read_bytes()) == self._states())
+        except (OSError, ValueError):
+            return False
+
+    def _states(self) -> dict[str, list[Any]]:
+        """Place, size, time and checksum of the parts."""
+        stats = {name: file.stat() for name, file in self.parts.items()}
+        sums = {name: part.checksum for name, part in self.manifest.parts.items()} if self.manifest else {}
+        return {
+            name: [printable(self.parts[name].resolve()), stat.st_size, stat.st_mtime_ns, sums.get(name)]
+            for name, stat in stats.items()
+        }
 
     def label_names(self, train: RowStore) -> list[str]:
         """Names in id order: of the manifest; for bare files of a labels.txt beside them, else the class ids met.

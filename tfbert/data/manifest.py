@@ -1,6 +1,7 @@
 """`manifest.json`: what a data set is and how it was made. Written last; no manifest, no data set."""
 
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -200,10 +201,11 @@ def _check_numbers(manifest: "Manifest") -> None:
     manifest.encoding_settings()
 
 
-def file_checksum(path: Path | str) -> str:
-    """BLAKE2b-128 of a file, hexadecimal."""
+def file_checksum(path: Path | str, progress: Callable[[int], object] = int) -> str:
+    """BLAKE2b-128 of a file, hexadecimal; `progress` is told of the bytes as they are read."""
     digest = hashlib.blake2b(digest_size=16)
     with Path(path).open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
+            progress(len(block))
     return digest.hexdigest()

@@ -196,6 +196,7 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     class_weights = class_values.class_weights(settings.class_weights, names, train.labels)
     max_len = longest(data, [store for store in (train, val) if store is not None])
     check_positions(init, max_len)
+    data.verify(folder.verified)
     return _Job(
         settings,
         folder,
@@ -237,6 +238,7 @@ def _train(job: _Job, stop: StopSignals) -> None:
         folder.write_description(
             config, job.init.config, job.model_settings, data.manifest, data.vocab or job.init.vocab, job.names
         )
+        data.remember(folder.verified)
     if data.manifest is None:
         shown = f"{', '.join(job.names[:10])}{' ...' if len(job.names) > 10 else ''}"
         logger.warning(

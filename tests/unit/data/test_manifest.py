@@ -1,5 +1,6 @@
 """Reading manifests that are not as they should be."""
 
+import os
 from pathlib import Path
 
 import orjson
@@ -73,3 +74,26 @@ def test_files_that_are_not_those_of_the_manifest_are_refused(path: Path, tmp_pa
     changed.write_bytes((other / name).read_bytes() + (b"more\n" if name == "vocab.txt" else b""))
     with pytest.raises(DataError, match=rf"train.jsonl|{name}"):
         DataSet.open(path.parent).store("train")
+
+
+def test_a_changed_byte_of_the_data_is_seen_until_the_files_are_known(path: Path, tmp_path: Path) -> None:
+    """Whatever the byte does to the row; files that were found right before are not read again."""
+    data, known = DataSet.open(path.parent), tmp_path / "known.json"
+    data.verify(known)
+    data.remember(known)
+    file = path.parent / "train.jsonl"
+    stat = file.stat()
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b'"label":0', b'"label":1'))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    data.verify(known)
+    for remembered in (None, tmp_path / "none.json"):
+        with pytest.raises(DataError, match=r"train\.jsonl: the file is not the one of the manifest"):
+            data.verify(remembered)
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    with pytest.raises(DataError, match=r"train\.jsonl: the file is not the one of the manifest"):
+        data.verify(known)
+    file.write_bytes(content)
+    data.verify(known)
+    known.write_bytes(b"{")
+    data.verify(known)
