@@ -125,6 +125,7 @@ def train(
     ema: float = 0.0,
     fgm: float = 0.0,
     rdrop: float = 0.0,
+    gradient_dtype: str = "float32",
     seed: int = 0,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     validate: Callable[[], dict[str, float]] | None = None,
@@ -148,6 +149,7 @@ def train(
         seed=seed,
         adversary=adversary,
         average=average,
+        gradient_dtype=gradient_dtype,
     )
     feed = FeedSettings(0, 32, length_multiple=4, task=task, num_classes=NUM_CLASSES, class_weights=class_weights)
     plans = [EpochPlan(store.lengths, batch, epoch=epoch, batch_tokens=batch_tokens) for epoch in range(epochs)]

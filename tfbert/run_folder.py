@@ -25,7 +25,7 @@ from tfbert.model.config import BertConfig
 CONFIG = "config.yaml"
 _OURS = (
     "bert_config.json", DESCRIPTION, MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
-    "spikes.jsonl", "events", "report", "finished", "last", "features", "verified.json",
+    "spikes.jsonl", "events", "report", "finished", "last", "features", "verified.json", "parallel.json",
 )  # fmt: skip
 _PATHS = ("data", "init")  # settings that name the same file in several ways
 # settings that do not decide the result, but for one that would have failed

@@ -71,12 +71,18 @@ class RunSettings:
     """Place of this process among --workers, from 0; rank 0 writes the run folder."""
     cluster_timeout: float = 300.0
     """Seconds in which all workers must come, and the longest wait for one of them later on."""
+    gradient_dtype: str = "float32"
+    """What replicas send each other: float32, or bfloat16 or float16 for half the traffic."""
     seed: int = 0
     """Seed of weights, order and dropout."""
     deterministic: bool = False
     """The same bits from the same command on GPUs as well, at some cost; a CPU gives them without."""
 
-    choices: ClassVar[Mapping[str, Sequence[str]]] = {"optimizer": OPTIMIZERS, "mixed_precision": PRECISIONS}
+    choices: ClassVar[Mapping[str, Sequence[str]]] = {
+        "optimizer": OPTIMIZERS,
+        "mixed_precision": PRECISIONS,
+        "gradient_dtype": ("float32", "bfloat16", "float16"),
+    }
     least: ClassVar[Mapping[str, float]] = {"seed": 0, "shuffle_window": 1, "length_multiple": 1, "save_steps": 0}
     ranges: ClassVar[Mapping[str, Range]] = {
         "weight_decay": (0, True, math.inf, False),

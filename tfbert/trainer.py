@@ -103,6 +103,7 @@ class Trainer:
         micro_rows: rows of a replica in a micro-batch, at most; so batches of fewer rows take fewer micro-batches.
         adversary: a second pass over the batch, against the embedding moved so; its gradients are added.
         average: follows the trained variables; is in the model while it is validated and an epoch ends.
+        gradient_dtype: what the replicas send each other.
 
     Raises:
         ValueError: the model or the optimizer was made outside the scope.
@@ -120,11 +121,13 @@ class Trainer:
         micro_rows: int | None = None,
         adversary: FastGradient | None = None,
         average: WeightAverage | None = None,
+        gradient_dtype: str = "float32",
     ):
         _check_scope(strategy, objective.model, optimizer, *([average] if average is not None else []))
         self.objective, self.model, self.optimizer, self.strategy = objective, objective.model, optimizer, strategy
         self.learning_rate, self.accumulate, self.seed = learning_rate, accumulate, seed % 2**31
         self.micro_rows, self.adversary, self.average = micro_rows, adversary, average
+        self.gradient_dtype = gradient_dtype
         if adversary is not None:
             self._adversary_index = [v is adversary.variable for v in optimizer.trained].index(True)
         self.model.stop_training = False  # a stage before may have stopped early
@@ -287,7 +290,7 @@ class Trainer:
                 more, _ = self._gradients(batch, total_weights, step)
             summed = [a + b for a, b in zip(summed, more, strict=True)]
         total_weight = tf.reshape(total_weights, [-1])[0]
-        norm = self.optimizer.apply(all_sum(summed), learning_rate)
+        norm = self.optimizer.apply(all_sum(summed, self.gradient_dtype), learning_rate)
         if self.average is not None:
             self.average.update(self.optimizer.iterations, tf.math.is_finite(norm))
         real = tf.cast(batch["weights"] > 0, tf.float32)

@@ -16,6 +16,7 @@ from tfbert import report
 from tfbert.adversarial import FastGradient
 from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.early_stop import EarlyStop
+from tfbert.callbacks.parallel_report import ParallelReport
 from tfbert.callbacks.plateau import Plateau
 from tfbert.callbacks.run_log import RunLog
 from tfbert.callbacks.save_state import SaveState, StopSignals
@@ -241,6 +242,7 @@ def train_stage(
         seed=settings.seed,
         adversary=adversary,
         average=average,
+        gradient_dtype=settings.gradient_dtype,
     )
     trainer.epoch = stage.first_epoch
     saver, callbacks = _callbacks(session, stage, trainer, {plan.epoch: plan for plan in plans})
@@ -356,6 +358,8 @@ def _callbacks(
     callbacks: list[keras.callbacks.Callback] = [StepProgress(trainer, steps, session.num_epochs)]
     if chief:
         callbacks.append(RunLog(session.folder.path, stage.name, session.train_names, session.val_names, details))
+    if session.strategy.num_replicas_in_sync > 1:
+        callbacks.append(ParallelReport(session.folder.path, trainer, writes=chief))
     deviations = settings.spike_deviations or None
     spikes = SpikeLog(session.folder.path, stage.name, trainer, plans, deviations, writes=chief)
     remembering: dict[str, keras.callbacks.Callback] = {"best": best, "spikes": spikes}
