@@ -4,8 +4,8 @@
           --> split and duplicates by hashes of documents
           --> rows, thrown into buckets --> buckets shuffled --> published
 
-Work, parts and publication are those of `encode`; `corpus_stages` is what the workers do. All that this process holds
-is counts, and a number a part.
+Work, parts and publication are those of `encode`; the workers' side is `corpus_read` and `corpus_pack`. All that this
+process holds is counts, and a number a part.
 """
 
 import hashlib
@@ -21,21 +21,16 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from preprocess.corpus_stages import (
-    BAD,
+from preprocess.corpus_pack import (
     PLACE,
     PackSettings,
     PackTask,
-    ReadSettings,
-    ReadTask,
     ShuffleTask,
     pack_part,
-    read_chunk,
-    read_table,
     shuffle_bucket,
     start_packer,
-    start_reader,
 )
+from preprocess.corpus_read import BAD, ReadSettings, ReadTask, read_chunk, read_table, start_reader
 from preprocess.documents import ENDS, document_chunks
 from preprocess.encode import Input
 from preprocess.merge import Counted, Merged, dropped_rows, write_rejects

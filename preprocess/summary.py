@@ -7,6 +7,7 @@ from typing import Any
 
 from tfbert.data.manifest import Manifest, Part
 
+LISTED = ("documents", "sentences")  # of a corpus, in the rejects
 PERCENTILES = (50, 90, 95, 99, 100)
 
 
@@ -42,7 +43,8 @@ def summary_lines(out: Path, manifest: Manifest) -> list[str]:
         lines.append(f"  texts with several labels: {manifest.conflicts:,}")
     lines += [f"  rows of {name} whose text is in train: {count:,}" for name, count in manifest.leaked.items()]
     unused = [read["rejected"] for read in manifest.read.values()]
-    unused += [counts["dropped"] for counts in corpus["read"].values()] if corpus is not None else []
+    if corpus is not None:
+        unused += [{name for name in corpus["read"][what]["dropped"] if name != "no pair"} for what in LISTED]
     if any(unused):
         lines.append(f"  rejected rows: {out / 'rejects.jsonl'}")
     return lines

@@ -110,7 +110,7 @@ def test_a_full_disk(folder: Path, name: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_an_error_in_a_worker_tells_the_document(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with patch("preprocess.corpus_stages.split_sentences", side_effect=ValueError("boom")):
+    with patch("preprocess.corpus_read.split_sentences", side_effect=ValueError("boom")):
         assert run(folder) == 1
     error = capsys.readouterr().err
     assert "boom" in error
