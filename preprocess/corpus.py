@@ -11,18 +11,16 @@ process holds is counts, and a number a part.
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
+from preprocess.corpus_documents import Documents
 from preprocess.corpus_pack import (
-    PLACE,
     PackSettings,
     PackTask,
     ShuffleTask,
@@ -30,16 +28,16 @@ from preprocess.corpus_pack import (
     shuffle_bucket,
     start_packer,
 )
-from preprocess.corpus_read import BAD, ReadSettings, ReadTask, read_chunk, read_table, start_reader
+from preprocess.corpus_read import BAD, ReadSettings, ReadTask, read_chunk, start_reader
 from preprocess.documents import ENDS, document_chunks
 from preprocess.encode import Input
 from preprocess.merge import Counted, Merged, dropped_rows, write_rejects
 from preprocess.outputs import ArrowOutput, JsonOutput, MakeOutput
 from preprocess.packing import PAIRS, Packing
-from preprocess.parts import PartFiles, PartStats
+from preprocess.parts import PartStats
 from preprocess.pool import WorkerPool, check_workers
 from preprocess.segment import check_segmenter
-from preprocess.split import DUPLICATE, TRAIN, VAL, TextGroups, bucket_bits
+from preprocess.split import DUPLICATE, TextGroups
 from preprocess.summary import write_summary
 from preprocess.work_folder import WorkFolder
 from tfbert import __version__
@@ -49,15 +47,13 @@ from tfbert.data.manifest import Manifest, file_checksum
 from tfbert.data.source import Source, import_pyarrow, open_source, total_bytes
 from tfbert.data.store import SUFFIXES
 from tfbert.errors import ConfigError, DataError
-from tfbert.progress import Progress, logger
+from tfbert.progress import Progress
 from tfbert.text.clean import Cleaner, parse_rules
 from tfbert.text.row_encoder import EncodingSettings
 from tfbert.text.wordpiece import Vocabulary
 
 WHOLE_WORDS = ("none", "pieces", "jieba", "rjieba")
 SENTENCES = ("signs", "lines")
-BUCKET_BYTES = 64 << 20  # about, of rows in memory together while they are shuffled
-_BYTES_A_TOKEN = 7  # of a row on disk
 
 
 @dataclass(frozen=True)
@@ -194,7 +190,7 @@ def corpus(config: CorpusConfig) -> None:
         for entry in job.inputs:
             entry.check()
         _check_documents(parts, config)
-        documents = _Documents(work, parts)
+        documents = Documents(work, parts)
         destination = documents.split(config)
         settings = documents.pack_settings(config, destination)
         with WorkerPool(workers, start_packer, (settings,)) as pool:
@@ -347,91 +343,8 @@ def _check_documents(parts: list[PartStats], config: CorpusConfig) -> None:
             )
 
 
-class _Documents:
-    """The documents of all parts, in order."""
-
-    def __init__(self, work: WorkFolder, parts: list[PartStats]):
-        self._work, self.parts = work, parts
-        self.first = np.cumsum([0, *(part.rows for part in parts)]).tolist()  # number of the first one of each part
-        self.inherited = [0]  # for each part, hash of the document that the part before ends with
-        for part in parts[:-1]:
-            self.inherited.append(part.counts["last"]["hash"] or self.inherited[-1])
-
-    @property
-    def total(self) -> int:
-        return int(self.first[-1])
-
-    def files(self, number: int) -> PartFiles:
-        return self._work.files("documents", number)
-
-    def tables(self) -> Iterator[npt.NDArray[np.void]]:
-        for number in range(len(self.parts)):
-            yield read_table(self.files(number), self.inherited[number])
-
-    def split(self, config: CorpusConfig) -> TextGroups:
-        """Where every document goes."""
-        groups = TextGroups(self._work.folder, "documents", self.tables, self.total, bucket_bits(self.total))
-        groups.compare(drop=config.dedup)
-        if config.val_fraction and not groups.split(config.val_fraction, 0):
-            logger.warning("no document was set apart for validation: there are too few for the fraction")
-        return groups
-
-    def pack_settings(self, config: CorpusConfig, destination: TextGroups) -> PackSettings:
-        """Settings of the second half of the work; writes what texts are lent from, for NSP."""
-        tokens = Counter[str]()
-        lends = config.pairs == "nsp"
-        lenders = {group: self._work.folder / f"documents.{group}.work" for group in ("train", "val")} if lends else {}
-        places = self._work.folder / "documents.places.work"
-        different: dict[str, set[int]] = {"train": set(), "val": set()}
-        with ExitStack() as stack:
-            place_file = stack.enter_context(places.open("wb")) if lends else None
-            files = {group: stack.enter_context(path.open("wb")) for group, path in lenders.items()}
-            for number, table in enumerate(self.tables()):
-                goes = destination.destination.read(self.first[number], len(table))
-                for group, code in (("train", TRAIN), ("val", VAL)):
-                    chosen = (goes == code) & (table["sentences"] > 0)
-                    tokens[group] += int(table["tokens"][chosen].sum())
-                    if lends:
-                        (self.first[number] + np.flatnonzero(chosen)).astype("<i8").tofile(files[group])
-                        if len(different[group]) < 2:
-                            different[group].update(np.unique(table["hash"][chosen])[:2].tolist())
-                if place_file is not None:
-                    _places(number, table).tofile(place_file)
-        if lends:
-            self._check_lenders(tokens, different)
-        return PackSettings(
-            folder=str(self._work.folder),
-            vocab=config.vocab,
-            packing=config.packing,
-            seed=config.seed,
-            words=config.whole_words != "none",
-            buckets={group: max(1, -(-tokens[group] * _BYTES_A_TOKEN // BUCKET_BYTES)) for group in ("train", "val")},
-            places=str(places) if lends else None,
-            lenders={group: str(path) for group, path in lenders.items() if tokens[group]},
-            store=config.store,
-        )
-
-    @staticmethod
-    def _check_lenders(tokens: Counter[str], different: dict[str, set[int]]) -> None:
-        for group, hashes in different.items():
-            if tokens[group] and len(hashes) < 2:
-                raise DataError(
-                    f"--pairs nsp takes random texts from other documents. Received: one document in the {group} part. "
-                    f"Give more documents{', or another --val_fraction' if group == 'val' else ''}, or use --pairs sop."
-                )
-
-
-def _places(number: int, table: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    places = np.zeros(len(table), PLACE)
-    places["part"] = number
-    places["first_token"] = np.cumsum(table["tokens"]) - table["tokens"]
-    places["first_sentence"] = np.cumsum(table["sentences"], dtype=np.int64) - table["sentences"]
-    places["sentences"], places["hash"] = table["sentences"], table["hash"]
-    return places
-
-
 def _pack(
-    pool: WorkerPool, documents: _Documents, settings: PackSettings, destination: TextGroups, work: WorkFolder
+    pool: WorkerPool, documents: Documents, settings: PackSettings, destination: TextGroups, work: WorkFolder
 ) -> tuple[list[PartStats], dict[str, list[PartStats]]]:
     """Statistics of the packed parts, and of the shuffled ones by group."""
 
@@ -479,7 +392,7 @@ def _merge(work: WorkFolder, shuffled: dict[str, list[PartStats]], make_output: 
 
 
 def _write_rejects(
-    work: WorkFolder, sources: list[Source], documents: _Documents, destination: TextGroups
+    work: WorkFolder, sources: list[Source], documents: Documents, destination: TextGroups
 ) -> dict[str, Counter[str]]:
     """Writes rejects.jsonl; returns what was dropped as duplicate: documents, sentences, tokens."""
     dropped = {name: Counter[str]() for name in ("documents", "sentences", "tokens")}

@@ -72,6 +72,8 @@ def test_names_that_do_not_fit(mrpc: Path, tmp_path: Path, capsys: pytest.Captur
     ):
         train(data, tmp_path / "run", "--task", task, code=2)
         assert message in error_line(capsys.readouterr().err)
+    train(mrpc.parent / "in", tmp_path / "run", "--task", "glue/mrpc", code=2)
+    assert "preprocess encode" in error_line(capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
     run = train(other, tmp_path / "named", "--task", "glue/mnli", "--epochs", "1")
     assert run.column("val_accuracy")

@@ -12,7 +12,6 @@ import orjson
 import pytest
 from encode_runs import DataSet, InlineExecutor, decode, error_line, write_vocab
 
-from preprocess import corpus as corpus_module
 from preprocess import documents
 from preprocess.__main__ import main
 from preprocess.encode import CUT
@@ -244,7 +243,7 @@ def shuffled(
 ) -> Corpus:
     with (
         patch.object(documents, "_REACH", 400),
-        patch.object(corpus_module, "BUCKET_BYTES", bucket_bytes),
+        patch("preprocess.corpus_documents.BUCKET_BYTES", bucket_bytes),
     ):
         return run(folder, content, "--chunk_bytes", str(chunk_bytes), *flags, out=out)
 

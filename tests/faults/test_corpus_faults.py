@@ -37,7 +37,10 @@ def command(folder: Path, *flags: str, out: str = "data") -> list[str]:
 
 
 def run(folder: Path, *flags: str, out: str = "data") -> int:
-    with patch("preprocess.pool.ProcessPoolExecutor", InlineExecutor), patch.object(corpus_module, "BUCKET_BYTES", 900):
+    with (
+        patch("preprocess.pool.ProcessPoolExecutor", InlineExecutor),
+        patch("preprocess.corpus_documents.BUCKET_BYTES", 900),
+    ):
         return main(command(folder, *flags, out=out))
 
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
@@ -166,7 +167,7 @@ def run(config: ClassifyConfig) -> None:
 
 def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     """Everything that can be refused is refused here: what costs nothing first, what reads all rows last."""
-    data = DataSet.open(settings.data)
+    data = _open(settings)
     task = data.task or _no_labels(data)
     metrics = _metrics(settings, data)
     val_names = _val_names(task, metrics) if "val" in data.parts else []
@@ -333,6 +334,20 @@ def _batches(
         shutil.rmtree(folder)
 
     return opened
+
+
+def _open(settings: ClassifyConfig) -> DataSet:
+    folder = Path(settings.data)
+    if (
+        settings.task is not None
+        and folder.is_dir()
+        and not any((folder / name).exists() for name in (MANIFEST, "train.jsonl"))
+    ):
+        raise DataError(
+            f"{folder}: training takes a data set of token ids. Received: a folder without one. Make it with "
+            f"`python -m preprocess encode {folder} --task {settings.task} --out DATA --vocab vocab.txt` and give DATA."
+        )
+    return DataSet.open(settings.data)
 
 
 def _no_labels(data: DataSet) -> str:
