@@ -17,12 +17,14 @@ then the file, then flags. `--print_config` shows what results. A switch `--name
 def lines() -> Iterator[str]:
     import predict
     import train
+    from tfbert import launch
 
     yield HEAD
     for prog, commands in (
         ("python -m preprocess", PREPROCESS),
         ("python train.py", train.commands()),
         ("python predict.py", predict.commands()),
+        ("python -m tfbert.launch", launch.commands()),
     ):
         for name, (config_class, _, summary) in commands.items():
             yield f"## `{prog} {name}`\n\n{summary[0].upper()}{summary[1:]}.\n"

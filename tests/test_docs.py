@@ -12,18 +12,27 @@ from preprocess.__main__ import COMMANDS as PREPROCESS
 from tfbert.cli import parse, parser_for
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ["README.md", "docs/data.md", "docs/augmentation.md", "docs/training.md", "docs/recipes.md"]
+DOCUMENTS = [
+    "README.md",
+    "docs/cluster.md",
+    "docs/data.md",
+    "docs/augmentation.md",
+    "docs/training.md",
+    "docs/recipes.md",
+]
 
 
 @pytest.fixture(scope="module")
 def commands():
     import predict
     import train
+    from tfbert import launch
 
     return {
         "python -m preprocess": PREPROCESS,
         "python train.py": train.commands(),
         "python predict.py": predict.commands(),
+        "python -m tfbert.launch": launch.commands(),
     }
 
 
@@ -55,6 +64,8 @@ def test_documented_command_parses(commands, document, line):
     words = shlex.split(re.sub(r"\[(--[^\]]*)\]", r"\1", line), comments=True)
     prog = next(p for p in commands if line.startswith(p))
     name, *arguments = words[len(prog.split()) :]
+    if "--" in arguments:  # what stands behind it is the command of another program
+        arguments = arguments[: arguments.index("--")]
     config_class = commands[prog][name][0]
     parse(config_class, f"{prog} {name}", arguments)
 

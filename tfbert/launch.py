@@ -7,13 +7,13 @@ in the run folder, which lies on storage that all machines see.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tfbert.cli import run
+from tfbert.cli import Command, run
 from tfbert.errors import ConfigError, WorkerError
 from tfbert.ray_cluster import connect
 
@@ -150,11 +150,14 @@ def _work(settings: dict[str, Any]) -> None:
     ray.train.report({"code": code})
 
 
+def commands(command: Sequence[str] = ()) -> Mapping[str, Command]:
+    return {"ray": (RayConfig, partial(train_on_ray, command), "train on a Ray cluster, on workers that come and go")}
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     own, command = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    commands = {"ray": (RayConfig, partial(train_on_ray, command), "train on a Ray cluster")}
-    return run("python -m tfbert.launch", commands, own)
+    return run("python -m tfbert.launch", commands(command), own)
 
 
 if __name__ == "__main__":
