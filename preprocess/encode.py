@@ -474,27 +474,28 @@ def encode(config: EncodeConfig) -> None:
     ):
         if config.label is not None and config.task != "regression" and label_map is None:
             label_map = _scan(pool, sources, config)
-        stats = _encode_parts(pool, sources, config, work, label_map)
-        pool.close()
-        for entries in job.inputs.values():
-            for entry in entries:
-                entry.check()
-        totals = {group: _sum_stats(parts) for group, parts in stats.items()}
-        _check_rejects(totals, sources, config.max_bad_rows)
         make_output: MakeOutput = partial(JsonOutput, work.folder)
         if config.store == "arrow":
             make_output = partial(ArrowOutput, work.folder, _schema(len(vocabulary), config.roles, config.task))
-        merged = Merger(
+        merger = Merger(
             work.folder,
             make_output,
             sources=sources,
-            parts=stats,
             files=work.files,
             num_labels=len(label_map.names) if label_map else 0,
             val_fraction=config.val_fraction if job.splits else 0.0,
             dedup=config.dedup,
             grouped=config.group is not None,
-        ).run()
+        )
+        with merger:
+            stats = _encode_parts(pool, sources, config, work, label_map, merger)
+            pool.close()
+            for entries in job.inputs.values():
+                for entry in entries:
+                    entry.check()
+            totals = {group: _sum_stats(parts) for group, parts in stats.items()}
+            _check_rejects(totals, sources, config.max_bad_rows)
+            merged = merger.finish()
         manifest = job.manifest(vocabulary, label_map or LabelMap((), {}), stats, totals, merged)
         work.publish(manifest, Path(config.vocab), label_map.names if label_map else None)
     write_summary(out, manifest)
@@ -638,6 +639,7 @@ def _encode_parts(
     config: EncodeConfig,
     work: "WorkFolder",
     label_map: LabelMap | None,
+    merger: Merger,
 ) -> dict[str, list[PartStats]]:
     stats: dict[str, list[PartStats]] = {group: [] for group in sources}
     label_ids = label_map.ids if label_map else None
@@ -656,6 +658,7 @@ def _encode_parts(
             lines += part.lines
             if config.strict and part.first_bad:
                 raise DataError(f"{_first_bad(part, task.chunk.source)} --strict allows no unusable row.")
+            merger.add(task.group, part)
             progress.update(task.chunk.end - task.chunk.start, f"{lines:,} rows")
     return stats
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -78,15 +79,20 @@ class Counted:
     def close(self) -> tuple[Counts, str, int]:
         return self._counts, *self._output.close()
 
+    def discard(self) -> None:
+        self._output.discard()
+
 
 class Merger:
     """Merges the parts of a run into the data files train, val and test, their indexes and `rejects.jsonl`.
+
+    A part is merged as soon as it is there, while others are made, unless it must be known of all rows first whether
+    they stay and on which side.
 
     Args:
         folder: where the files are written.
         make_output: makes a data file in the folder.
         sources: inputs by group, for the names in the rejects.
-        parts: statistics of the parts by group, in order.
         files: (group, number) -> files of the part.
         num_labels: number of classes; 0 where there are none.
         val_fraction: share of the train group that becomes the val part.
@@ -100,7 +106,6 @@ class Merger:
         make_output: MakeOutput,
         *,
         sources: dict[str, list[Source]],
-        parts: dict[str, list[PartStats]],
         files: Callable[[str, int], PartFiles],
         num_labels: int,
         val_fraction: float,
@@ -108,27 +113,62 @@ class Merger:
         grouped: bool,
     ):
         self._folder, self._make_output = folder, make_output
-        self._sources, self._parts, self._files = sources, parts, files
+        self._sources, self._files = sources, files
         self._num_labels, self._val_fraction, self._dedup = num_labels, val_fraction, dedup
         self._grouped = grouped
+        self._parts: dict[str, list[PartStats]] = {name: [] for name in sources}
+        self._outputs = {name: {TRAIN: Counted(make_output(name))} for name in sources}
+        self._merged = Merged({}, {name: Counter() for name in sources}, 0, {})
+        self._rejects = folder / "rejects.jsonl"
+        self._rejects.write_bytes(b"")
 
-    def run(self) -> Merged:
-        merged = Merged({}, {}, 0, {})
+    def __enter__(self) -> "Merger":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        if kind is not None:
+            for outputs in self._outputs.values():
+                for output in outputs.values():
+                    output.discard()
+
+    def add(self, name: str, part: PartStats) -> None:
+        """Takes the next part of a group; the groups come in their order."""
+        self._parts[name].append(part)
+        if not (self._dedup or self._val_fraction):
+            table = self._files(name, len(self._parts[name]) - 1).table()
+            self._merge(name, len(self._parts[name]) - 1, table, np.zeros(len(table), "u1"))
+
+    def finish(self) -> Merged:
+        """Merges what is not merged yet, when all parts have come."""
+        merged = self._merged
+        if self._dedup or self._val_fraction:
+            self._merge_all()
+        for name, outputs in self._outputs.items():
+            for code, output in outputs.items():
+                merged.parts["val" if code == VAL else name] = output.close()
+        return merged
+
+    def _merge_all(self) -> None:
+        merged = self._merged
         groups = {name: self._text_group(name) for name in self._parts}
-        total = sum(self._rows(name) for name in self._parts)
-        with (self._folder / "rejects.jsonl").open("wb") as rejects, Progress(total, " rows", "merge") as progress:
+        with Progress(sum(map(self._rows, self._parts)), " rows", "merge") as progress:
             for name, group in groups.items():
                 if group is not None:
                     merged.conflicts += group.compare(drop=self._dedup)
                     if self._splits(name) and not self._split(name, group):
                         logger.warning("no row was set apart for validation: there are too few for the fraction")
-                self._merge(name, group, merged, rejects, progress)
+                first = 0
+                for number, table in enumerate(self._tables(name)):
+                    count = len(table)
+                    goes = np.zeros(count, "u1") if group is None else group.destination.read(first, count)
+                    self._merge(name, number, table, goes)
+                    progress.update(count)
+                    first += count
         if self._dedup:
             train = groups["train"]
             for name, group in groups.items():
                 if name != "train":
                     merged.leaked[name] = group.count_shared(train) if group and train else 0
-        return merged
 
     def _rows(self, name: str) -> int:
         return sum(part.rows for part in self._parts[name])
@@ -157,27 +197,18 @@ class Merger:
             files = self._files(name, number)
             yield files.table_of_groups() if grouped else files.table()
 
-    def _merge(
-        self, name: str, group: TextGroups | None, merged: Merged, rejects: BinaryIO, progress: Progress
-    ) -> None:
-        outputs = {TRAIN: Counted(self._make_output(name))}
-        left_out: Counter[str] = Counter()
-        first = 0
-        for number, table in enumerate(self._tables(name)):
-            part, files = self._parts[name][number], self._files(name, number)
-            goes = group.destination.read(first, len(table)) if group is not None else np.zeros(len(table), "u1")
-            if VAL not in outputs and np.any(goes == VAL):
-                outputs[VAL] = Counted(self._make_output("val"))
-            for code, output in outputs.items():
-                output.write(files, table, goes == code)
-            dropped = dropped_rows(goes, table, files)
-            left_out.update(row["reason"] for row in dropped)
-            write_rejects(rejects, self._sources[name][part.source], part, [*files.rejects(), *dropped])
-            progress.update(len(table))
-            first += len(table)
-        merged.rejected[name] = left_out
+    def _merge(self, name: str, number: int, table: npt.NDArray[np.void], goes: npt.NDArray[np.uint8]) -> None:
+        """Copies the rows of a part to where they go."""
+        part, files, outputs = self._parts[name][number], self._files(name, number), self._outputs[name]
+        if VAL not in outputs and np.any(goes == VAL):
+            outputs[VAL] = Counted(self._make_output("val"))
         for code, output in outputs.items():
-            merged.parts["val" if code == VAL else name] = output.close()
+            output.write(files, table, goes == code)
+        dropped = dropped_rows(goes, table, files)
+        self._merged.rejected[name].update(row["reason"] for row in dropped)
+        if part.rejected or dropped:
+            with self._rejects.open("ab") as file:
+                write_rejects(file, self._sources[name][part.source], part, [*files.rejects(), *dropped])
 
 
 def dropped_rows(goes: npt.NDArray[np.uint8], table: npt.NDArray[np.void], files: PartFiles) -> list[dict[str, Any]]:

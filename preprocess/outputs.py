@@ -2,6 +2,8 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,6 +26,9 @@ class Output(Protocol):
     def close(self) -> tuple[str, int]:
         """Checksum and size of the data file."""
 
+    def discard(self) -> None:
+        """Lets go of the file where the run failed."""
+
 
 MakeOutput = Callable[[str], Output]  # by the name: train, val, test
 
@@ -44,21 +49,34 @@ class JsonOutput:
         self._file = self._path.open("wb")
         self._index = IndexWriter(folder / f"{name}.idx")
         self._digest = hashlib.blake2b(digest_size=16)
+        self._thread = ThreadPoolExecutor(1)  # for the checksum, which takes longer than writing
 
     def write(self, files: PartFiles, table: npt.NDArray[np.void], chosen: npt.NDArray[np.bool_]) -> None:
         if not chosen.any():
             return
-        for lines in chosen_lines(files, table, chosen):
-            self._file.write(lines)
-            self._digest.update(lines)
+        pieces = list(chosen_lines(files, table, chosen))
+        hashed = self._thread.submit(self._hash, pieces)
+        self._file.writelines(pieces)
+        hashed.result()
         rows = table[chosen]
         self._index.append(rows["size"].astype(np.int64), rows["length"], rows["label"])
 
+    def _hash(self, pieces: list[memoryview]) -> None:
+        for piece in pieces:
+            self._digest.update(piece)
+
     def close(self) -> tuple[str, int]:
+        self._thread.shutdown()
         size = self._file.tell()
         self._file.close()
         self._index.close(size)
         return self._digest.hexdigest(), size
+
+    def discard(self) -> None:
+        self._thread.shutdown()
+        self._index.discard()
+        with suppress(OSError):  # a full disk, as it is known by now
+            self._file.close()
 
 
 class ArrowOutput:
@@ -76,6 +94,9 @@ class ArrowOutput:
     def close(self) -> tuple[str, int]:
         self._writer.close()
         return file_checksum(self._path), self._path.stat().st_size
+
+    def discard(self) -> None:
+        self._writer.discard()
 
 
 def _runs(chosen: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

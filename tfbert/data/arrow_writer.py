@@ -7,6 +7,7 @@ absent. Record batches have `BATCH_ROWS` rows, the last one what is left.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,11 @@ class ArrowWriter:
         none = self._pa.RecordBatch.from_pylist([], self._schema)
         (batch,) = self._pa.Table.from_batches([none, *table.to_batches()]).combine_chunks().to_batches()
         self._writer.write_batch(batch)
+
+    def discard(self) -> None:
+        """Lets go of a file that stays unfinished."""
+        with suppress(OSError):  # a full disk, as it is known by now
+            self._file.close()
 
     def close(self) -> None:
         """Writes what is left, the footer and the index."""

@@ -79,7 +79,7 @@ def dump_rows(
 
     Args:
         token_ids: (tokens,), the rows one behind the other.
-        lengths: (rows,), tokens of each row.
+        lengths: (rows,), tokens of each row, at least one.
         first_lengths: (rows,), tokens with segment id 0, before those with 1; None means no segment ids.
         labels: as in `Record`, a value a row; None where no row has one.
         weights: the same.
@@ -118,13 +118,15 @@ def _segment_texts(first_lengths: npt.NDArray[np.int64], lengths: npt.NDArray[np
 
 def _id_texts(token_ids: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]) -> list[bytes]:
     """The ids of every row, joined by commas."""
+    if not len(token_ids):
+        return [b""] * len(lengths)
     text = orjson.dumps(token_ids, option=orjson.OPT_SERIALIZE_NUMPY)
-    widths = np.full(len(token_ids), 2, np.int64)  # one digit and a comma
-    power, largest = 10, int(token_ids.max(initial=0))
+    widths = np.full(len(token_ids), 2, np.int8)  # one digit and a comma
+    power, largest = 10, int(token_ids.max())
     while power <= largest:
-        widths += token_ids >= power
+        widths += (token_ids >= power).view(np.int8)
         power *= 10
-    ends = np.concatenate([[0], np.cumsum(widths)])[np.cumsum(lengths)].tolist()
+    ends = np.cumsum(np.add.reduceat(widths, np.cumsum(lengths) - lengths, dtype=np.int64)).tolist()
     return [text[start + 1 : end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
