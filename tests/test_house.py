@@ -41,6 +41,7 @@ ALLOWED = {
     "state": BASE | {"data"},
     "exports": BASE | {"data", "model"},
     "callbacks": BASE | {"cli", "data", "losses", "optim", "strategy", "model", "trainer", "state"},
+    "micro_batches": BASE | {"data", "trainer"},
     "recovery": BASE | {"callbacks", "state"},
     "run_folder": BASE | {"data", "model"},
     "class_values": BASE,

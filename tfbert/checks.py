@@ -56,6 +56,16 @@ def check_batch(global_batch_size: int, replicas: int, accumulate: int) -> None:
         )
 
 
+def check_memory_bound(settings: EpochSettings, on_cpu: bool) -> None:
+    """Refuses to try sizes on a CPU without a bound: the system would kill the process."""
+    if settings.auto_accumulate and on_cpu and settings.memory_gb is None:
+        raise ConfigError("--auto_accumulate on a CPU needs --memory_gb, what the process may take. Received: none.")
+    if settings.memory_gb is not None and not on_cpu:
+        raise ConfigError(
+            f"--memory_gb is for CPUs; a GPU's own memory is the bound. Received: {settings.memory_gb}. Leave it out."
+        )
+
+
 def choose_monitor(
     settings: EpochSettings, train_names: Sequence[str], val_names: Sequence[str], metrics: Sequence[str] = ()
 ) -> tuple[str | None, str]:

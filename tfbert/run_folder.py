@@ -31,7 +31,7 @@ _PATHS = ("data", "init")  # settings that name the same file in several ways
 # settings that do not decide the result, but for one that would have failed
 _FREE = (
     "run_dir", "devices", "save_minutes", "save_steps", "workers", "rank", "cluster_timeout",
-    "nan_retries", "nan_rate_factor", "spike_deviations",
+    "nan_retries", "nan_rate_factor", "spike_deviations", "memory_gb",
 )  # fmt: skip
 
 

@@ -164,6 +164,10 @@ class EpochSettings(RunSettings):
     """Cut batches so that rows x padded length is at most this; --global_batch_size is then the most rows."""
     accumulate: int = 1
     """Micro-batches a step; the global batch stays the same."""
+    auto_accumulate: bool = False
+    """Find the fewest micro-batches that fit into memory, by trying; --accumulate is then the least."""
+    memory_gb: float | None = None
+    """What the process may take where a CPU trains with --auto_accumulate, in GB of 10^9 bytes."""
     sampling: str = "none"
     """Rows of an epoch: none (each once), balanced (as many of every class) or sqrt (between the two)."""
     monitor: str | None = None
@@ -193,6 +197,7 @@ class EpochSettings(RunSettings):
         "learning_rate": (0, False, math.inf, False),
         "plateau_factor": (0, False, 1, False),
         "warmup": (0, True, 1, True),
+        "memory_gb": (0, False, math.inf, False),
         "nan_rate_factor": (0, False, 1, True),
         "spike_deviations": (0, True, math.inf, False),
         "fgm": (0, True, math.inf, False),
@@ -230,6 +235,10 @@ class EpochSettings(RunSettings):
                 f"Going back to a state is for one process. Received: --nan_retries {self.nan_retries} and several "
                 "workers. Start the run again at a lower rate instead."
             )
+        if self.memory_gb is not None and not self.auto_accumulate:
+            raise ConfigError(f"--memory_gb is of --auto_accumulate. Received: {self.memory_gb} without it.")
+        if self.auto_accumulate and self.cluster is not None:
+            raise ConfigError("--auto_accumulate tries on one machine. Received: several workers. Use --accumulate.")
         if self.fgm and not self.epochs:
             raise ConfigError(f"--fgm needs epochs that train the embeddings. Received: {self.fgm} with --epochs 0.")
 

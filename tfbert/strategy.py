@@ -157,6 +157,11 @@ def _logical_cpus(count: int) -> list[str]:
     return [f"/cpu:{i}" for i in range(count)]
 
 
+def on_cpu(strategy: tf.distribute.Strategy) -> bool:
+    """Whether CPUs do the work."""
+    return "CPU" in strategy.extended.worker_devices[0].upper()
+
+
 def set_precision(precision: str, strategy: tf.distribute.Strategy) -> keras.DTypePolicy:
     """The Keras policy for models, by device.
 
@@ -168,8 +173,7 @@ def set_precision(precision: str, strategy: tf.distribute.Strategy) -> keras.DTy
     """
     if precision not in PRECISIONS:
         raise ConfigError(f"--mixed_precision is one of {', '.join(PRECISIONS)}. Received: {precision!r}.")
-    on_cpu = "CPU" in strategy.extended.worker_devices[0].upper()
-    rewrite = precision == "bfloat16" and on_cpu
+    rewrite = precision == "bfloat16" and on_cpu(strategy)
     tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": rewrite})
     if precision == "none" or rewrite:
         return keras.DTypePolicy("float32")

@@ -162,6 +162,7 @@ class Trainer:
             "epoch_step": self.epoch_step,
             "rate_factor": self.rate_factor,
             "retries": self.retries,
+            "accumulate": self.accumulate,
             "totals": asdict(self.totals),
         }
 
@@ -170,6 +171,7 @@ class Trainer:
         self.step, self.rate_factor = position["step"], position["rate_factor"]
         self.retries = position.get("retries", 0)
         self._pending, self._skipped = [], 0
+        self.cut_into(position.get("accumulate", self.accumulate))
         self.epoch, self.epoch_step = position["epoch"], position["epoch_step"]
         self.totals = StepTotals(**position["totals"])
 
@@ -224,12 +226,7 @@ class Trainer:
             started = time.perf_counter()
             batch = next(epoch.batches)
             self.wait_s += time.perf_counter() - started
-            arguments = (batch, tf.constant(self.current_rate, tf.float32), tf.constant(self.step, tf.int32))
-            if self._train_function is None:
-                self._train_function = compiled(
-                    self._train_on_replicas, self.strategy, self.objective.ragged, *arguments
-                )
-            self._pending.append(self._train_function(*arguments))
+            self._pending.append(self._take_step(batch, self.current_rate))
             self.step += 1
             self.epoch_step = number + 1
             if len(self._pending) == FETCH_EVERY or number + 1 == epoch.num_steps:
@@ -240,6 +237,34 @@ class Trainer:
         self.flush()
         last_rate = self.learning_rate(max(self.step - 1, 0)) * self.rate_factor
         return self.logs() | {"learning_rate": last_rate}
+
+    def _take_step(self, batch, rate: float):
+        arguments = (batch, tf.constant(rate, tf.float32), tf.constant(self.step, tf.int32))
+        if self._train_function is None:
+            self._train_function = compiled(self._train_on_replicas, self.strategy, self.objective.ragged, *arguments)
+        return self._train_function(*arguments)
+
+    def cut_into(self, accumulate: int) -> None:
+        """Takes so many micro-batches a step from here on."""
+        if accumulate != self.accumulate:
+            self.accumulate, self._train_function = accumulate, None
+
+    def rehearse(self, batch, accumulate: int) -> None:
+        """A step that changes nothing: over rows of weight 0 at a rate of 0, by an optimizer that is as new.
+
+        Args:
+            batch: on the replicas; all weights are 0.
+            accumulate: micro-batches.
+        """
+        self.cut_into(accumulate)
+        counters = [v for v in self.optimizer.state().values() if not v.shape.rank]
+        before = [v.numpy() for v in counters]
+        try:
+            for result in self._take_step(batch, 0.0):
+                self._local(result)  # waits for the devices
+        finally:
+            for variable, value in zip(counters, before, strict=True):
+                variable.assign(value)
 
     def flush(self) -> None:
         """Adds what the last steps gave to the totals.

@@ -4,7 +4,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,18 +23,19 @@ from tfbert.callbacks.save_state import SaveState, StopSignals
 from tfbert.callbacks.spikes import SpikeLog
 from tfbert.callbacks.step_progress import StepProgress
 from tfbert.cluster import Cluster
-from tfbert.data.batch import Batch
+from tfbert.data.batch import Batch, fill_up
 from tfbert.data.feed import distribute
 from tfbert.data.plan import EpochPlan
 from tfbert.data.sampling import ClassSampler
 from tfbert.data.store import RowStore
 from tfbert.ema import WeightAverage
 from tfbert.errors import ConfigError, LossNotFinite, WorkerError
+from tfbert.micro_batches import find_micro_batches
 from tfbert.model.checkpoint import load_weights
 from tfbert.objectives.base import Objective
 from tfbert.optim import Schedule, layer_factors, make_optimizer, schedule
 from tfbert.progress import logger
-from tfbert.recovery import recover
+from tfbert.recovery import lower_the_rate, out_of_memory, shrink_micro_batches
 from tfbert.run_folder import RunFolder
 from tfbert.settings import EpochSettings, RunSettings
 from tfbert.state import Arrays, read_state
@@ -249,15 +250,41 @@ def train_stage(
     if state is not None:
         if _take_up(state, stage, saver, strategy):
             return
-    elif settings.nan_retries:
-        saver.save(trainer.position())
     with open_batches() as batches_of:
+        if state is None:
+            if settings.auto_accumulate:
+                _find_micro_batches(session, trainer, plans[0], batches_of)
+            if settings.auto_accumulate or settings.nan_retries:
+                saver.save(trainer.position())  # to go back to
         while True:
             try:
                 _fit(session, trainer, plans, batches_of, callbacks)
                 return
             except LossNotFinite as error:
-                recover(session.folder.state, saver, strategy, error, settings.nan_retries, settings.nan_rate_factor)
+                tries, factor = settings.nan_retries, settings.nan_rate_factor
+                lower_the_rate(session.folder.state, saver, strategy, error, tries, factor)
+            except tf.errors.ResourceExhaustedError as error:
+                if not settings.auto_accumulate:
+                    raise out_of_memory(error, trainer.accumulate) from error
+                shrink_micro_batches(session.folder.state, saver, strategy, error, _replica_rows(session))
+
+
+def _replica_rows(session: Session) -> int:
+    """Most rows of a batch on one device."""
+    return -(-session.settings.global_batch_size // session.strategy.num_replicas_in_sync)
+
+
+def _find_micro_batches(session: Session, trainer: Trainer, plan: EpochPlan, batches_of: BatchesOfEpoch) -> None:
+    """The fewest that fit, for the longest rows of the stage."""
+    settings = session.settings
+    ordered = replace(plan, shuffle=False, sampler=None)
+    example = next(iter(batches_of(ordered, ordered.longest_batch())))
+    rows = _replica_rows(session)
+    if settings.batch_tokens is not None and "padding_mask" in example:
+        of_tokens = settings.batch_tokens // example["padding_mask"].shape[1]
+        rows = max(1, min(rows, -(-of_tokens // session.strategy.num_replicas_in_sync)))
+    most_bytes = settings.memory_gb * 1e9 if settings.memory_gb is not None else None
+    find_micro_batches(trainer, example, rows, min(settings.accumulate, rows), most_bytes)
 
 
 def _fit(
@@ -269,11 +296,15 @@ def _fit(
 ) -> None:
     """Trains from where the trainer is to the end of the stage."""
     left = [plan for plan in plans if plan.epoch >= trainer.epoch]
+    settings, replicas = session.settings, session.strategy.num_replicas_in_sync
+    if settings.auto_accumulate and session.validation is not None:
+        session.validation.limit_rows(replicas * -(-_replica_rows(session) // trainer.accumulate))
     starts = dict.fromkeys((plan.epoch for plan in left), 0) | {trainer.epoch: trainer.epoch_step}  # first steps
 
     def global_batches() -> Iterator[Batch]:
         for plan in left:
-            yield from batches_of(plan, starts[plan.epoch])
+            for batch in batches_of(plan, starts[plan.epoch]):
+                yield fill_up(batch, replicas * trainer.accumulate) if settings.auto_accumulate else batch
 
     with distribute(global_batches(), session.strategy) as batches:
         epochs = (Epoch(plan.epoch, batches, plan.num_batches, starts[plan.epoch]) for plan in left)

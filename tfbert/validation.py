@@ -1,6 +1,7 @@
 """Scores of a part of a data set while a model is trained."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,11 @@ class Validation:
 
     def _empty_scores(self) -> report.Scores:
         return report.make_scores(self.feed.task or "", self._names, self._metrics)
+
+    def limit_rows(self, rows: int) -> None:
+        """Takes batches of at most so many rows from here on."""
+        if rows < self._plan.global_batch_size:
+            self._plan = replace(self._plan, global_batch_size=rows)
 
     def _batches(self) -> Iterator[Batch]:
         replicas = self._scorer.strategy.num_replicas_in_sync

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from classify_runs import Run, make_data, read_json_lines, train, write_model
 from encode_runs import error_line
 
@@ -154,3 +155,80 @@ def test_the_batch_of_a_spike_is_named_by_its_rows(data: Path, small: Path, tmp_
     lengths = np.array([len(row["wordids"]) for row in read_json_lines(data / "train.jsonl")], np.int32)
     assert line["rows"] == list(EpochPlan(lengths, 16, epoch=2, length_multiple=1).batches())[2].tolist()
     assert not (none.folder / "spikes.jsonl").exists()
+
+
+# ------------------------------------------------------------------------------------------------------- memory
+
+AUTO = ["--auto_accumulate", "--memory_gb", "1000", "--epochs", "2", "--learning_rate", "1e-3"]
+
+
+class Memory:
+    """A device that holds so many rows at once, from a step of the training on fewer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int, later: int | None = None, step: int = 0):
+        from tfbert.trainer import Trainer
+
+        original, self.tried, self.steps = Trainer._take_step, 0, 0
+
+        def take_step(trainer: Trainer, batch: Any, rate: float) -> Any:
+            self.tried += rate == 0
+            self.steps += rate > 0
+            room = rows if later is None or self.steps < step else later
+            parts = trainer.strategy.experimental_local_results(batch["weights"])
+            if -(-parts[0].shape[0] // trainer.accumulate) > room:
+                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9,9]\nmore")
+            return original(trainer, batch, rate)
+
+        monkeypatch.setattr(Trainer, "_take_step", take_step)
+
+
+def test_micro_batches_are_found_and_kept(data: Path, small: Path, tmp_path: Path, monkeypatch: Any, capsys: Any):
+    """The run is the one with as many micro-batches given by hand, and goes on with them without trying again."""
+    with monkeypatch.context() as patch:
+        memory = Memory(patch, 4)
+        run = train(data, tmp_path / "run", *AUTO, "--nan_retries", "1", init=small)
+        assert "4 micro-batch(es) a step: up to 4 rows x" in capsys.readouterr().err
+        tried = memory.tried
+        assert tried == 4  # 1, 2, 4 and 8 rows
+        more = train(data, tmp_path / "run", *AUTO, "--nan_retries", "1", "--epochs", "3", init=small)
+        assert memory.tried == tried
+    assert state_of(more)[1]["position"]["accumulate"] == 4
+    plain = train(data, tmp_path / "plain", "--accumulate", "4", *AUTO[3:], init=small)
+    assert run.column("loss")[:2] == plain.column("loss")
+    assert run.column("val_loss")[:2] == pytest.approx(plain.column("val_loss"), rel=1e-6)
+
+
+def test_memory_that_runs_out_in_the_middle_does_not_end_the_run(
+    data: Path, small: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+):
+    Memory(monkeypatch, 8, later=3, step=6)
+    run = train(data, tmp_path / "run", *AUTO, "--save_steps", "1", init=small)
+    shown = capsys.readouterr().err
+    assert "Going back to step 5 with 4 micro-batches a step in place of 2" in shown
+    assert "Going back to step 5 with 8 micro-batches a step in place of 4" in shown
+    assert [row["epoch"] for row in run.log] == ["1", "2"]
+    position = state_of(run)[1]["position"]
+    assert (position["step"], position["accumulate"]) == (8, 8)
+
+
+def test_memory_that_runs_out_is_one_line_without_the_finder(
+    data: Path, small: Path, tmp_path: Path, monkeypatch: Any, capsys: Any
+):
+    Memory(monkeypatch, 8)
+    train(data, tmp_path / "run", init=small, code=2)
+    line = error_line(capsys.readouterr().err)
+    assert "1 micro-batch(es) a step, and OOM when allocating tensor with shape[9,9]. The last state is kept" in line
+
+
+def test_not_even_one_row_fits(data: Path, small: Path, tmp_path: Path, monkeypatch: Any, capsys: Any):
+    Memory(monkeypatch, 0)
+    train(data, tmp_path / "run", *AUTO, init=small, code=2)
+    assert "The longest row must fit into memory. Received: 1 device(s)" in error_line(capsys.readouterr().err)
+
+
+def test_a_bound_on_a_real_run(data: Path, small: Path, tmp_path: Path, capsys: Any):
+    """A compiled run over batches cut by tokens, in both stages, under two replicas."""
+    flags = ["--frozen_epochs", "1", "--batch_tokens", "90", "--devices", "cpu:2"]
+    run = train(data, tmp_path / "run", *AUTO, *flags, init=small)
+    assert capsys.readouterr().err.count("1 micro-batch(es) a step: up to") == 2
+    assert len(run.log) == 3

@@ -86,6 +86,11 @@ class EpochPlan:
         counts = [len(self._cuts(self._sorted_window(w))) - 1 for w in range(self.num_windows)]
         return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
+    def longest_batch(self) -> int:
+        """Number of a batch with the longest row, in the same plan without shuffling and sampling."""
+        window = int(np.argmax(self.lengths)) // self.window_rows
+        return int(self._window_starts[window + 1]) - 1
+
     def batches(self, start: int = 0) -> Iterator[Rows]:
         """Row numbers of every batch from number `start` on; a batch's rows are sorted by bucket, longest last."""
         if start < 0:

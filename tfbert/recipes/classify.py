@@ -18,6 +18,7 @@ from tfbert.checks import (
     check_batch,
     check_encoding,
     check_labels,
+    check_memory_bound,
     check_positions,
     choose_monitor,
     longest,
@@ -37,7 +38,7 @@ from tfbert.objectives.classification import Classification
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
 from tfbert.settings import EpochSettings, Range
-from tfbert.strategy import log_devices, make_strategy, set_precision, worker_of
+from tfbert.strategy import log_devices, make_strategy, on_cpu, set_precision, worker_of
 from tfbert.trainer import Scorer
 from tfbert.training import BatchesOfEpoch, Session, Stage, State, run_in_folder, train_stage, train_stages
 from tfbert.validation import Validation
@@ -89,10 +90,9 @@ class ClassifyConfig(EpochSettings):
             raise ConfigError("There must be at least one epoch. Received: --epochs 0 --frozen_epochs 0.")
         if self.loss == "dmi" and self.class_weights:
             raise ConfigError("The dmi loss takes no class weights. Received: --class_weights. Leave them out.")
-        if self.loss == "dmi" and self.accumulate > 1:
-            raise ConfigError(
-                f"The dmi loss needs the whole batch at once. Received: --accumulate {self.accumulate}. Use 1."
-            )
+        if self.loss == "dmi" and (self.accumulate > 1 or self.auto_accumulate):
+            given = f"--accumulate {self.accumulate}" if self.accumulate > 1 else "--auto_accumulate"
+            raise ConfigError(f"The dmi loss needs the whole batch at once. Received: {given}. Leave it out.")
         if self.loss == "dmi" and self.rdrop:
             raise ConfigError(f"R-Drop needs a loss of each row. Received: --rdrop {self.rdrop} with --loss dmi.")
         if self.sampling != "none" and self.class_weights == "balanced":
@@ -184,6 +184,7 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
         check_encoding(init, data.manifest, data.path)
     strategy = make_strategy(settings.devices, settings.deterministic, settings.cluster, settings.cluster_timeout)
     check_batch(settings.global_batch_size, strategy.num_replicas_in_sync, settings.accumulate)
+    check_memory_bound(settings, on_cpu(strategy))
     train, val = open_stores(data)
     names = data.label_names(train)
     loss = make_loss(
