@@ -1,13 +1,16 @@
 """Published tasks by name: files, columns and labels from a folder in the layout of its benchmark."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import patch
 
+import orjson
 import pytest
-from encode_runs import DataSet, error_line, write_vocab
+from encode_runs import DataSet, InlineExecutor, error_line, write_vocab
 
 from preprocess.__main__ import main
-from tfbert.data.tasks import TASKS
+from tfbert.data.tasks import TASKS, Layout
 from tfbert.report import reported_names
 
 MNLI = "index\tpromptID\tpairID\tgenre\tb1\tb2\tp1\tp2\tsentence1\tsentence2\tlabel1"
@@ -24,7 +27,8 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
 def encode(folder: Path, task: str, inputs: Path, *flags: str, code: int = 0, out: str = "data") -> DataSet:
     vocab = write_vocab(folder)
     common = ["--vocab", str(vocab), "--out", str(folder / out), "--workers", "1"]
-    assert main(["encode", str(inputs), "--task", task, *common, *flags]) == code
+    with patch("preprocess.pool.ProcessPoolExecutor", InlineExecutor):
+        assert main(["encode", str(inputs), "--task", task, *common, *flags]) == code
     data = DataSet(folder / out)
     if code == 0:
         data.check_counts()
@@ -164,11 +168,37 @@ def test_a_change_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     before = encode(tmp_path, "glue/sst2", folder).files
     stat = (folder / "train.tsv").stat()
     (folder / "train.tsv").write_text("sentence\tlabel\nb\t1\n", encoding="utf-8")
-    import os
-
     os.utime(folder / "train.tsv", ns=(stat.st_atime_ns, stat.st_mtime_ns))
     after = encode(tmp_path, "glue/sst2", folder).files
     assert before["train.jsonl"] != after["train.jsonl"]
+
+
+def file_of(layout: Layout, name: str, label: str) -> str:
+    """A file of the layout with one row, whose texts are `a` and `b`."""
+    texts = {layout.text: "a"} | ({layout.text_b: "b"} if layout.text_b else {})
+    row = texts | {layout.label: label} | {column: label for column, _ in layout.without}
+    if name.endswith((".json", ".jsonl")):
+        return orjson.dumps(row).decode() + "\n"
+    if layout.names is not None:
+        return "\t".join(row.get(column, "x") for column in layout.names.split(",")) + "\n"
+    if all(column.isdigit() for column in row):
+        return "\t".join(row[str(i)] for i in range(len(row))) + "\n"
+    return "more\t" + "\t".join(row) + "\n" + "x\t" + "\t".join(row.values()) + "\n"
+
+
+@pytest.mark.parametrize("name, number", [(name, i) for name, task in TASKS.items() for i in range(len(task.layouts))])
+def test_every_layout_of_every_task(tmp_path: Path, name: str, number: int) -> None:
+    task = TASKS[name]
+    layout = task.layouts[number]
+    spelled = task.labels[-1][-1] if task.labels else "2.5"
+    files = {file: file_of(layout, file, spelled) for file in layout.files.values()}
+    data = encode(tmp_path, name, write(tmp_path / task.folder, files).parent)
+    text = "a [SEP] b" if layout.text_b else "a"
+    for part in layout.files:
+        assert data.texts(part) == [text]
+        assert [row["label"] for row in data.rows(part)] == [len(task.labels) - 1 if task.labels else 2.5]
+    assert data.manifest["encoding"]["max_len"] == task.max_len
+    assert data.manifest["task"] == task.kind
 
 
 def test_the_table_itself() -> None:
