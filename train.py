@@ -8,9 +8,12 @@ from tfbert.cli import Command, import_tensorflow, run
 
 def commands() -> Mapping[str, Command]:
     import_tensorflow()
-    from tfbert.recipes import classify
+    from tfbert.recipes import classify, pretrain
 
-    return {"classify": (classify.ClassifyConfig, classify.run, "train a classifier on labelled rows")}
+    return {
+        "classify": (classify.ClassifyConfig, classify.run, "train a classifier on labelled rows"),
+        "pretrain": (pretrain.PretrainConfig, pretrain.run, "pretrain a masked language model in a budget of time"),
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,6 +18,7 @@ DOCUMENTS = [
     "docs/data.md",
     "docs/augmentation.md",
     "docs/training.md",
+    "docs/pretraining.md",
     "docs/recipes.md",
 ]
 
@@ -73,10 +74,13 @@ def test_documented_command_parses(commands, document, line):
 @pytest.mark.parametrize("path", sorted((ROOT / "tfbert/presets").glob("*.yaml")), ids=lambda p: p.stem)
 def test_preset_loads(path):
     from tfbert.recipes.classify import ClassifyConfig
+    from tfbert.recipes.pretrain import PretrainConfig
 
-    config = parse(
-        ClassifyConfig, "train.py classify", ["--data", "D", "--init", "I", "--run_dir", "R", "--config", str(path)]
-    )
+    words = ["--data", "D", "--run_dir", "R", "--config", str(path)]
+    if path.stem.startswith("pretrain"):
+        config = parse(PretrainConfig, "train.py pretrain", words)
+    else:
+        config = parse(ClassifyConfig, "train.py classify", [*words, "--init", "I"])
     assert config.data == "D"
 
 

@@ -10,6 +10,7 @@ from tfbert.data.manifest import Manifest, file_checksum
 from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError, DataError
 from tfbert.model.checkpoint import Init, check_vocabulary
+from tfbert.model.config import BertConfig
 from tfbert.progress import logger
 from tfbert.settings import EpochSettings
 
@@ -113,7 +114,7 @@ def check_encoding(init: Init, manifest: Manifest, path: Path) -> None:
     if init.vocab is not None and file_checksum(init.vocab) != manifest.vocab_checksum:
         logger.warning("the data were not encoded with %s: are the token ids those of the model?", init.vocab)
     encoding = manifest.encoding_settings()
-    check_positions(init, encoding.max_len)
+    check_positions(init.config, encoding.max_len)
     if encoding.pair and init.config.type_vocab_size < 2:
         raise ConfigError(
             f"Pairs need a model with two segments. Received: type_vocab_size {init.config.type_vocab_size} in "
@@ -121,12 +122,12 @@ def check_encoding(init: Init, manifest: Manifest, path: Path) -> None:
         )
 
 
-def check_positions(init: Init, max_len: int) -> None:
+def check_positions(config: BertConfig, max_len: int) -> None:
     """Refuses rows longer than the model's positions."""
-    if max_len > init.config.max_position_embeddings:
+    if max_len > config.max_position_embeddings:
         raise ConfigError(
             f"Rows are at most max_position_embeddings tokens long. Received: max_len {max_len}, "
-            f"{init.config.max_position_embeddings} positions. Encode again with a smaller --max_len."
+            f"{config.max_position_embeddings} positions. Encode again with a smaller --max_len."
         )
 
 

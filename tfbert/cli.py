@@ -30,7 +30,7 @@ class Terminated(BaseException):
 
 def option(default: Any = dataclasses.MISSING, **how: Any) -> Any:
     """A dataclass field with something to say about its flag: `positional` (a `str` is one word, a tuple one or more),
-    `repeat` or `many`.
+    `repeat`, `many`, or `also` (other names of the flag).
     """
     return dataclasses.field(default=default, metadata=how)
 
@@ -154,7 +154,7 @@ def parser_for(config_class: type, prog: str) -> Any:
         else:
             kind = _Word() if kind in (str, str | None) else kind
             arguments |= {"type": kind} | ({"required": True} if required else {"default": default})
-        parser.add_argument(name, **arguments)
+        parser.add_argument(name, *(f"--{other}" for other in how.get("also", ())), **arguments)
     return parser
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tfbert.errors import ConfigError
 from tfbert.progress import logger
 
-OPTIMIZERS = ("adamw", "sgd")
+OPTIMIZERS = ("adamw", "lamb", "sgd")
 SCHEDULES = ("linear", "cosine", "polynomial", "constant")
 _INITIAL_LOSS_SCALE = 2.0**15
 _GROW_AFTER = 2000  # steps without overflow before the loss scale doubles
@@ -232,6 +232,43 @@ class AdamW(Optimizer):
         )
 
 
+class Lamb(AdamW):
+    """Adam whose step of each matrix is as long as the matrix, times the learning rate; for very large batches.
+
+    With u = m / (sqrt(v) + epsilon) + weight_decay w, both moments corrected, a matrix w moves by -rate |w| / |u| u;
+    by -rate u where one of the norms is 0. Biases and norms take Adam's step.
+
+    Source: You et al. 2020, arXiv 1904.00962, algorithm 2 with the identity as its function phi.
+    """
+
+    def __init__(self, variables, **kwargs):
+        super().__init__(variables, **kwargs)
+        self._decays = [False] * len(self.trained)  # it is part of the step here
+
+    def _update(self, index, variable, gradient, learning_rate, step):
+        before = tf.convert_to_tensor(variable)
+        correction = tf.sqrt(1.0 - tf.pow(self.beta_2, step))  # the kernel's epsilon belongs to the raw moment
+        # the fused kernel moves the variable by Adam's step: plain operations would be rewritten to bfloat16 on CPUs
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=self.first_moments[index].handle,
+            v=self.second_moments[index].handle,
+            beta1_power=tf.pow(self.beta_1, step),
+            beta2_power=tf.pow(self.beta_2, step),
+            lr=1.0 if decays(variable) else learning_rate,
+            beta1=self.beta_1,
+            beta2=self.beta_2,
+            epsilon=self.epsilon * correction,
+            grad=gradient,
+        )
+        if not decays(variable):
+            return
+        move = before - tf.convert_to_tensor(variable) + self.weight_decay * before
+        length, size = tf.norm(move), tf.norm(before)
+        trust = tf.where((length > 0) & (size > 0), size / tf.maximum(length, 1e-30), 1.0)
+        _assign(variable, before - learning_rate * trust * move)
+
+
 class SGD(Optimizer):
     """Plain gradient descent."""
 
@@ -247,7 +284,7 @@ def make_optimizer(name: str, variables: Sequence, **settings) -> Optimizer:
     """
     if name not in OPTIMIZERS:
         raise ConfigError(f"An optimizer is one of {', '.join(OPTIMIZERS)}. Received: {name!r}.")
-    return {"adamw": AdamW, "sgd": SGD}[name](variables, **settings)
+    return {"adamw": AdamW, "lamb": Lamb, "sgd": SGD}[name](variables, **settings)
 
 
 def _replicated(value, name):

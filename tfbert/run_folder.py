@@ -25,9 +25,10 @@ from tfbert.model.config import BertConfig
 CONFIG = "config.yaml"
 _OURS = (
     "bert_config.json", DESCRIPTION, MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
-    "spikes.jsonl", "events", "report", "finished", "last", "features", "verified.json", "parallel.json",
+    "spikes.jsonl", "events", "report", "finished", "last", "features", "verified.json", "parallel.json", "exports",
 )  # fmt: skip
 _PATHS = ("data", "init")  # settings that name the same file in several ways
+_GROWING = ("epochs", "early_exit_time_marker")  # settings that a run may be given more of
 # settings that do not decide the result, but for one that would have failed
 _FREE = (
     "run_dir", "devices", "save_minutes", "save_steps", "workers", "rank", "cluster_timeout",
@@ -70,8 +71,7 @@ class RunFolder:
             was = had.get(name, value)
             path = name in _PATHS and value and was
             same = Path(value).resolve() == Path(was).resolve() if path else value == was
-            more = name == "epochs" and value > was  # a run may be given more epochs
-            if not (same or more or name in _FREE):
+            if not (same or name in _FREE or (name in _GROWING and _is_more(value, was))):
                 differing.append(f"{name} {was!r}, now {value!r}")
         if differing:
             raise ConfigError(
@@ -80,9 +80,9 @@ class RunFolder:
             )
 
     def is_extended_by(self, config: Any) -> bool:
-        """Whether the settings ask for more epochs than the run had."""
-        epochs = getattr(config, "epochs", 0)
-        return bool(epochs > self._settings().get("epochs", epochs))
+        """Whether the settings ask for more epochs, or more time, than the run had."""
+        had = self._settings()
+        return any(_is_more(getattr(config, name, None), had[name]) for name in _GROWING if name in had)
 
     def _settings(self) -> dict[str, Any]:
         try:
@@ -194,6 +194,11 @@ class RunFolder:
             return (self.path / "labels.txt").read_bytes().decode("utf-8").split("\n")[:-1]
         except UnicodeDecodeError as error:
             raise DataError(f"{self.path / 'labels.txt'}: class names are UTF-8 text. Received: {error}.") from error
+
+
+def _is_more(value: float | None, was: float | None) -> bool:
+    """None is no limit."""
+    return was is not None and (value is None or value > was)
 
 
 def _plain(config: Any) -> dict[str, Any]:

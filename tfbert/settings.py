@@ -46,7 +46,7 @@ class RunSettings:
     run_dir: str
     """Folder to write the run to."""
     optimizer: str = "adamw"
-    """adamw or sgd."""
+    """adamw, lamb (for batches of thousands of rows) or sgd."""
     weight_decay: float = 0.01
     """Decoupled decay of kernels and embeddings (not of biases and norms)."""
     clip_norm: float = 1.0

@@ -50,6 +50,23 @@ def reference_adamw(steps: int, rate: float, decay: float, norm: float | None) -
     return weights
 
 
+def reference_lamb(steps: int, rate: float, decay: float, norm: float | None) -> dict[str, Array]:
+    """You et al. 2020, algorithm 2, phi(z) = z; biases and norms take the step of Adam."""
+    weights = start()
+    first = {name: np.zeros(shape) for name, shape in SHAPES.items()}
+    second = {name: np.zeros(shape) for name, shape in SHAPES.items()}
+    for t in range(1, steps + 1):
+        for name, g in clipped(gradients(t), norm).items():
+            first[name] = 0.9 * first[name] + 0.1 * g
+            second[name] = 0.999 * second[name] + 0.001 * g**2
+            r = first[name] / (1 - 0.9**t) / (np.sqrt(second[name] / (1 - 0.999**t)) + 1e-6)
+            if weights[name].ndim == 2:
+                r = r + decay * weights[name]
+                r = r * np.linalg.norm(weights[name]) / np.linalg.norm(r)
+            weights[name] = weights[name] - rate * r
+    return weights
+
+
 def reference_sgd(steps: int, rate: float, decay: float, norm: float | None) -> dict[str, Array]:
     weights = start()
     for t in range(1, steps + 1):
@@ -71,7 +88,7 @@ def rate_of(value: float) -> tf.Tensor:
     return tf.constant(value, tf.float32)
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "lamb", "sgd"])
 @pytest.mark.parametrize(("decay", "norm"), [(0.0, None), (0.1, None), (0.1, 0.5), (0.0, 1e6)])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_updates_equal_numpy(name: str, decay: float, norm: float | None, compiled: bool) -> None:
@@ -80,7 +97,7 @@ def test_updates_equal_numpy(name: str, decay: float, norm: float | None, compil
     for step in range(1, 6):
         size = apply(tensors(gradients(step)), rate_of(0.05))
         assert float(size) == pytest.approx(math.sqrt(sum((g**2).sum() for g in gradients(step).values())), rel=1e-5)
-    reference = {"adamw": reference_adamw, "sgd": reference_sgd}[name](5, 0.05, decay, norm)
+    reference = {"adamw": reference_adamw, "lamb": reference_lamb, "sgd": reference_sgd}[name](5, 0.05, decay, norm)
     for variable, expected in zip(variables, reference.values(), strict=True):
         np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-4, atol=1e-6)
     assert int(optimizer.iterations) == 5
@@ -94,6 +111,15 @@ def test_decay_touches_kernels_and_embeddings_only() -> None:
         expected = old * 0.95 if old.ndim == 2 else old
         np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6)
     assert [decays(variable) for variable in variables] == [True, False, False, True]
+
+
+def test_lamb_moves_a_matrix_of_zeros_like_adam() -> None:
+    """And does not move at all where there is neither gradient nor decay: norms of 0 give no ratio."""
+    for gradient in (np.ones((3, 2)), np.zeros((3, 2))):
+        variable = tf.Variable(tf.zeros((3, 2)))
+        optimizer = make_optimizer("lamb", [variable], weight_decay=0.1)
+        optimizer.apply([tf.constant(gradient, tf.float32)], rate_of(0.1))
+        np.testing.assert_allclose(variable.numpy(), -0.1 * gradient, rtol=0, atol=1e-6)
 
 
 def test_a_gradient_of_zero_has_no_direction() -> None:
@@ -155,7 +181,7 @@ def test_the_scale_doubles_after_many_good_steps_and_keeps_its_bounds(monkeypatc
 
 
 def test_an_unknown_optimizer_is_refused_with_the_choices() -> None:
-    with pytest.raises(ConfigError, match="An optimizer is one of adamw, sgd. Received: 'adam'"):
+    with pytest.raises(ConfigError, match="An optimizer is one of adamw, lamb, sgd. Received: 'adam'"):
         make_optimizer("adam", [])
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +37,16 @@ class RunLog(keras.callbacks.Callback):
         self._folder, self._stage, self._details = folder, stage, details
         self._columns = ["epoch", "stage", *train_names, *SPEED, *val_names]
         self._writer: tf.summary.SummaryWriter | None = None
-        self._head = ("\t".join(self._columns) + "\n").encode()
 
     def on_train_begin(self, logs=None):
         if self._writer is None:  # training begins again where it recovers
             self._writer = tf.summary.create_file_writer(str(self._folder / "events"))
-        table = self._folder / "log.tsv"
-        if not table.exists():
-            _write(table, [self._head])
+        start_table(self._folder / "log.tsv", self._columns)
 
     def on_epoch_end(self, epoch, logs=None):
         row: dict[str, Any] = {"epoch": epoch + 1, "stage": self._stage} | logs
-        line = "\t".join(str(row.get(name, "")) for name in self._columns) + "\n"
-        table = self._folder / "log.tsv"
-        _write(table, [self._head, *_lines_before(epoch + 1, table, _epoch_of_table), line.encode()])
-        more = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | (self._details() if self._details else {})
-        metrics = self._folder / "metrics.jsonl"
-        added = orjson.dumps(row | more, option=orjson.OPT_APPEND_NEWLINE)  # a NaN would become null
-        _write(metrics, [*_lines_before(epoch + 1, metrics, _epoch_of_metrics), added])
+        more = self._details() if self._details else {}
+        add_line(self._folder / "log.tsv", self._folder / "metrics.jsonl", self._columns, row, more)
         with self._writer.as_default():
             for name, value in logs.items():
                 tf.summary.scalar(name, value, step=epoch + 1)
@@ -64,22 +56,45 @@ class RunLog(keras.callbacks.Callback):
         self._writer.close()
 
 
-def _lines_before(epoch: int, path: Path, epoch_of: Callable[[bytes], int]) -> list[bytes]:
-    """The whole lines of the epochs before; anything else is passed over."""
+def start_table(table: Path, columns: Sequence[str]) -> None:
+    """Writes the head of a table that is not there."""
+    if not table.exists():
+        _write(table, [_head(columns)])
+
+
+def add_line(
+    table: Path, metrics: Path, columns: Sequence[str], row: Mapping[str, Any], more: Mapping[str, Any]
+) -> None:
+    """Adds a line to a table and to a file of JSON lines, without those of this and later epochs or steps.
+
+    Args:
+        table: with a head and tabs.
+        metrics: of JSON lines.
+        columns: of the table; the first is the whole number that the lines are in order of.
+        row: by column; may lack some.
+        more: goes to the JSON line alone.
+    """
+    key = columns[0]
+    line = "\t".join(str(row.get(name, "")) for name in columns) + "\n"
+    before = _lines_before(row[key], table, lambda line: int(line.split(b"\t")[0]))
+    _write(table, [_head(columns), *before, line.encode()])
+    timed = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")} | dict(more)
+    added = orjson.dumps(dict(row) | timed, option=orjson.OPT_APPEND_NEWLINE)  # a NaN would become null
+    _write(metrics, [*_lines_before(row[key], metrics, lambda line: int(orjson.loads(line)[key])), added])
+
+
+def _head(columns: Sequence[str]) -> bytes:
+    return ("\t".join(columns) + "\n").encode()
+
+
+def _lines_before(number: int, path: Path, number_of: Callable[[bytes], int]) -> list[bytes]:
+    """The whole lines of the epochs or steps before; anything else is passed over."""
     kept = []
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
         with contextlib.suppress(ValueError, KeyError, TypeError):  # the header, or a damaged line
-            if line.endswith(b"\n") and epoch_of(line) < epoch:
+            if line.endswith(b"\n") and number_of(line) < number:
                 kept.append(line)
     return kept
-
-
-def _epoch_of_table(line: bytes) -> int:
-    return int(line.split(b"\t")[0])
-
-
-def _epoch_of_metrics(line: bytes) -> int:
-    return int(orjson.loads(line)["epoch"])
 
 
 def _write(path: Path, lines: Sequence[bytes]) -> None:

@@ -84,6 +84,7 @@ class SaveState(keras.callbacks.Callback):
         every_minutes: time between two saves; 0 for none.
         every_steps: steps between two saves; 0 for none.
         data: what the data are known by; saved with the state.
+        every_epochs: epochs between two saves, may be a fraction, or 0 for none; None saves at the end of each epoch.
 
     Where several workers share the run they save at the same step, and stop together when one of them is told to; they
     come to an agreement every `AGREE_EVERY` steps. The chief alone writes.
@@ -100,13 +101,14 @@ class SaveState(keras.callbacks.Callback):
         every_minutes: float = 10.0,
         every_steps: int = 0,
         data: dict[str, Any] | None = None,
+        every_epochs: float | None = None,
     ):
         super().__init__()
         self.folder, self.trainer, self.stage, self.steps, self.stop = folder, trainer, stage, steps, stop
         self.remembering = dict(remembering)
         self.data = data
-        self.every_s, self.every_steps = every_minutes * 60, every_steps
-        self._last_time, self._last_step = time.monotonic(), trainer.step
+        self.every_s, self.every_steps, self.every_epochs = every_minutes * 60, every_steps, every_epochs
+        self._note_save()
         self._stepped = False
         self._rank, workers = worker_of(trainer.strategy)
         self._alone = workers == 1
@@ -142,7 +144,15 @@ class SaveState(keras.callbacks.Callback):
             for attribute, value in values["callbacks"].get(name, {}).items():
                 setattr(callback, attribute, value)
         self.trainer.go_to(values["position"])
-        self._last_step = self.trainer.step
+        self._note_save()
+
+    def _note_save(self) -> None:
+        self._last_time, self._last_step = time.monotonic(), self.trainer.step
+        self._last_epochs = self._epochs if self.every_epochs else 0.0
+
+    @property
+    def _epochs(self) -> float:
+        return self.trainer.epoch + self.trainer.epoch_step / self.steps[self.trainer.epoch]
 
     def on_train_end(self, logs=None):
         self.stop.together = False
@@ -152,20 +162,27 @@ class SaveState(keras.callbacks.Callback):
             self.stop.state_is_saved = False
 
     def on_train_batch_end(self, batch, logs=None):
-        ends_epoch = batch + 1 == self.steps[self.trainer.epoch]
+        if self.every_epochs is None:  # at an epoch's end: validation may take long
+            ends_epoch = batch + 1 == self.steps[self.trainer.epoch]
+        else:
+            ends_epoch = self.every_epochs > 0 and self._epochs - self._last_epochs >= self.every_epochs - 1e-9
         due = self.every_steps and self.trainer.step - self._last_step >= self.every_steps
         late = bool(self.every_s) and time.monotonic() - self._last_time >= self.every_s
         self._stepped = True
         self.stop.state_is_saved = False
         late, stop = self._decided(late, at_once=ends_epoch)
-        if ends_epoch or due or late or stop:  # at an epoch's end: validation may take long
+        if ends_epoch or due or late or stop:
             self._save_and_act(self.trainer.position(), stop)
 
     def on_epoch_end(self, epoch, logs=None):
+        if self.every_epochs is not None and not self.model.stop_training:
+            return
         self.stop.state_is_saved = False
         _, stop = self._decided(False, at_once=True)
         position = self.trainer.position()
-        self._save_and_act(position | {"epoch": position["epoch"] + 1, "epoch_step": 0}, stop)
+        if position["epoch_step"] == self.steps[epoch]:  # else a callback ended it early, and it may go on
+            position |= {"epoch": position["epoch"] + 1, "epoch_step": 0}
+        self._save_and_act(position, stop)
 
     def _decided(self, late: bool, at_once: bool) -> tuple[bool, bool]:
         """Whether it is time to save and whether to stop: for this process alone, or for all workers together."""
@@ -195,7 +212,7 @@ class SaveState(keras.callbacks.Callback):
         if self.trainer.average is not None:
             self.trainer.average.take_out_of_model()
         if self._rank:
-            self._last_time, self._last_step = time.monotonic(), self.trainer.step
+            self._note_save()
             return True
         arrays = {name: variable.numpy() for name, variable in self.variables().items()}
         bad = next((n for n, a in arrays.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None)
@@ -214,7 +231,7 @@ class SaveState(keras.callbacks.Callback):
                 for name, callback in self.remembering.items()
             },
         }
-        self._last_time, self._last_step = time.monotonic(), self.trainer.step
+        self._note_save()
         try:
             write_state(self.folder, arrays, values)
         except OSError as error:

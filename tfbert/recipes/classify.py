@@ -197,7 +197,7 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     check_labels(task, names, train, val)
     class_weights = class_values.class_weights(settings.class_weights, names, train.labels)
     max_len = longest(data, [store for store in (train, val) if store is not None])
-    check_positions(init, max_len)
+    check_positions(init.config, max_len)
     data.verify(folder.verified)
     return _Job(
         settings,
