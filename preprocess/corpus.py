@@ -21,7 +21,6 @@ import orjson
 
 from preprocess.corpus_documents import Documents
 from preprocess.corpus_pack import (
-    PackSettings,
     PackTask,
     ShuffleTask,
     pack_part,
@@ -193,12 +192,18 @@ def corpus(config: CorpusConfig) -> None:
         documents = Documents(work, parts)
         destination = documents.split(config)
         settings = documents.pack_settings(config, destination)
-        with WorkerPool(workers, start_packer, (settings,)) as pool:
-            packed, shuffled = _pack(pool, documents, settings, destination, work)
         make_output: MakeOutput = partial(JsonOutput, work.folder)
         if config.store == "arrow":
             make_output = partial(ArrowOutput, work.folder, settings.schema(len(vocabulary)))
-        merged = _merge(work, shuffled, make_output)
+        with WorkerPool(workers, start_packer, (settings,)) as pool:
+            packed, rows = _pack(pool, documents, destination, work)
+            buckets = (
+                ShuffleTask(group, number, len(packed), work.files(group, number))
+                for group, count in settings.buckets.items()
+                if rows[group]
+                for number in range(count)
+            )
+            merged = _shuffle(pool, buckets, rows, work, make_output)
         dropped = _write_rejects(work, sources, documents, destination)
         manifest = job.manifest(vocabulary, parts, packed, merged, dropped)
         work.publish(manifest, Path(config.vocab), None)
@@ -344,50 +349,45 @@ def _check_documents(parts: list[PartStats], config: CorpusConfig) -> None:
 
 
 def _pack(
-    pool: WorkerPool, documents: Documents, settings: PackSettings, destination: TextGroups, work: WorkFolder
-) -> tuple[list[PartStats], dict[str, list[PartStats]]]:
-    """Statistics of the packed parts, and of the shuffled ones by group."""
+    pool: WorkerPool, documents: Documents, destination: TextGroups, work: WorkFolder
+) -> tuple[list[PartStats], Counter[str]]:
+    """Statistics of the packed parts, and the number of rows by group."""
 
-    def pack_tasks() -> Iterator[PackTask]:
+    def tasks() -> Iterator[PackTask]:
         for number, part in enumerate(documents.parts):
             first = documents.first[number]
             goes = destination.destination.read(first, part.rows)
             yield PackTask(number, first, goes, documents.inherited[number], work.files("packed", number))
 
-    def shuffle_tasks() -> Iterator[ShuffleTask]:
-        for group, count in settings.buckets.items():
-            if rows[group]:
-                for number in range(count):
-                    yield ShuffleTask(group, number, len(packed), work.files(group, number))
-
     packed: list[PartStats] = []
     rows = Counter[str]()
     with Progress(documents.total, " documents", "pack") as progress:
-        for task, part in pool.map(pack_part, pack_tasks(), lambda task: f"part {task.number} of the documents"):
+        for task, part in pool.map(pack_part, tasks(), lambda task: f"part {task.number} of the documents"):
             packed.append(part)
             rows.update(part.counts["rows"])
             progress.update(len(task.destination), f"{rows.total():,} rows")
     if not rows["train"]:
         raise DataError("The train part of a corpus needs rows. Received: none. Use a smaller --val_fraction.")
-    shuffled: dict[str, list[PartStats]] = {group: [] for group in settings.buckets if rows[group]}
-    with Progress(rows.total(), " rows", "shuffle") as progress:
-        for shuffle, part in pool.map(shuffle_bucket, shuffle_tasks(), lambda t: f"bucket {t.number} of {t.group}"):
-            shuffled[shuffle.group].append(part)
-            progress.update(part.rows)
-    return packed, shuffled
+    return packed, rows
 
 
-def _merge(work: WorkFolder, shuffled: dict[str, list[PartStats]], make_output: MakeOutput) -> Merged:
+def _shuffle(
+    pool: WorkerPool, tasks: Iterator[ShuffleTask], rows: Counter[str], work: WorkFolder, make_output: MakeOutput
+) -> Merged:
+    """Writes the data files, bucket by bucket, while the next ones are shuffled."""
     merged = Merged({}, {}, 0, {})
-    with Progress(sum(part.rows for parts in shuffled.values() for part in parts), " rows", "merge") as progress:
-        for group, parts in shuffled.items():
-            output = Counted(make_output(group))
-            for number in range(len(parts)):
-                files = work.files(group, number)
-                table = files.table()
-                output.write(files, table, np.ones(len(table), bool))
-                progress.update(len(table))
-            merged.parts[group] = output.close()
+    outputs = {group: Counted(make_output(group)) for group in ("train", "val") if rows[group]}
+    try:
+        with Progress(rows.total(), " rows", "shuffle") as progress:
+            for task, part in pool.map(shuffle_bucket, tasks, lambda task: f"bucket {task.number} of {task.group}"):
+                table = task.files.table()
+                outputs[task.group].write(task.files, table, np.ones(len(table), bool))
+                progress.update(part.rows)
+        merged.parts = {group: output.close() for group, output in outputs.items()}
+    except BaseException:
+        for output in outputs.values():
+            output.discard()
+        raise
     return merged
 
 
