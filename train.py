@@ -4,6 +4,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tfbert.cli import Command, import_tensorflow, run
+from tfbert.recipes import sweep
+
+SWEEP = (sweep.SweepConfig, sweep.sweep, "commands of a grid of settings, to be read or run one after the other")
 
 
 def commands() -> Mapping[str, Command]:
@@ -13,10 +16,14 @@ def commands() -> Mapping[str, Command]:
     return {
         "classify": (classify.ClassifyConfig, classify.run, "train a classifier on labelled rows"),
         "pretrain": (pretrain.PretrainConfig, pretrain.run, "pretrain a masked language model in a budget of time"),
+        "sweep": SWEEP,
     }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else argv
+    if words and words[0] == "sweep":  # which needs no TensorFlow
+        return run("train.py", {"sweep": SWEEP}, argv)
     return run("train.py", commands, argv)
 
 
