@@ -46,13 +46,14 @@ from tfbert.data.manifest import Manifest, file_checksum
 from tfbert.data.source import Source, import_pyarrow, open_source, total_bytes
 from tfbert.data.store import SUFFIXES
 from tfbert.errors import ConfigError, DataError
-from tfbert.progress import Progress
+from tfbert.progress import Progress, logger
 from tfbert.text.clean import Cleaner, parse_rules
 from tfbert.text.row_encoder import EncodingSettings
 from tfbert.text.wordpiece import Vocabulary
 
 WHOLE_WORDS = ("none", "pieces", "jieba", "rjieba")
 SENTENCES = ("signs", "lines")
+UNDIVIDED_LINES = 100  # of one document that may be many
 
 
 @dataclass(frozen=True)
@@ -189,6 +190,8 @@ def corpus(config: CorpusConfig) -> None:
         for entry in job.inputs:
             entry.check()
         _check_documents(parts, config)
+        if config.documents == "blank":
+            _tell_of_undivided(parts, sources)
         documents = Documents(work, parts)
         destination = documents.split(config)
         settings = documents.pack_settings(config, destination)
@@ -345,6 +348,21 @@ def _check_documents(parts: list[PartStats], config: CorpusConfig) -> None:
             raise DataError(
                 f"At most {config.max_bad_rows:.2%} of the {what} may be unusable (--max_bad_rows). Received: "
                 f"{unusable:,} of {counts['read']:,}. Nothing was published.{hint}"
+            )
+
+
+def _tell_of_undivided(parts: list[PartStats], sources: list[Source]) -> None:
+    """A file without blank lines is more often a document a line than a single one."""
+    documents, lines = Counter[int](), Counter[int]()
+    for part in parts:
+        documents[part.source] += part.lines
+        lines[part.source] += part.physical_lines
+    for i, source in enumerate(sources):
+        if source.format == "text" and documents[i] == 1 and lines[i] >= UNDIVIDED_LINES:
+            logger.warning(
+                "%s is one document of %s lines, because no blank line parts it; --documents line makes each line one",
+                source.path,
+                f"{lines[i]:,}",
             )
 
 

@@ -138,6 +138,12 @@ def test_what_a_document_is(tmp_path: Path, documents: str, count: int) -> None:
     assert data.counts["documents"]["kept"] == len(data.rows()) == count
 
 
+def test_a_file_without_blank_lines_is_pointed_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for lines, ends, told in ((150, "blank", True), (150, "line", False), (9, "blank", False)):
+        run(tmp_path, "a\n" * lines, "--documents", ends)
+        assert ("--documents line" in capsys.readouterr().err) == told
+
+
 def test_json_lines_of_an_extracted_encyclopedia(tmp_path: Path) -> None:
     """{"id", "title", "text"}: a document a line, whatever line ends are in it."""
     rows = [
