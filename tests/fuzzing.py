@@ -5,9 +5,9 @@ doubled, moved, filled with NULs, numbers made enormous, JSON nested deeper than
 """
 
 import io
+import os
 import random
 import re
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -39,6 +39,12 @@ NUMBERS = [
     b"0.5",
     b"9" * 30,
 ]
+
+
+def rounds(usual: int) -> range:
+    """The seeds of a fuzz test: `usual` ones, or as many as FUZZ_ROUNDS says, from FUZZ_SEED on."""
+    first = int(os.environ.get("FUZZ_SEED", "0")) * 1_000_000
+    return range(first, first + int(os.environ.get("FUZZ_ROUNDS", str(usual))))
 
 
 def hostile(draw: random.Random, pieces: Sequence[bytes] = PIECES, most: int = 60) -> bytes:
@@ -181,6 +187,3 @@ def command(main: Callable[[list[str]], int], *words: object) -> Outcome:
 def cut(content: bytes, most: int = 2000) -> str:
     """Content for a message."""
     return repr(content[:most]) + (f" ... ({len(content)} bytes)" if len(content) > most else "")
-
-
-__all__ = ["Outcome", "command", "cut", "damaged", "hostile", "sys"]

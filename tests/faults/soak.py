@@ -216,7 +216,7 @@ class Job:
         """Runs the command and ends it by a signal at a random moment; tells whether it was ended."""
         bench = self.bench
         name = bench.draw.choice([*SIGNALS, "SIGKILL"])
-        share = bench.draw.random()
+        share = 0.9 * bench.draw.random()
         attempt = bench.start(self.words())
         end = time.monotonic() + share * bench.seconds[self.name]
         while time.monotonic() < end and attempt.alive():
@@ -340,7 +340,7 @@ class Encode(Job):
 
     name = "encode"
 
-    def __init__(self, bench: Bench, folder: Path, rows: int = 6000):
+    def __init__(self, bench: Bench, folder: Path, rows: int = 3000):
         super().__init__(bench, folder)
         folder.mkdir()
         self.source = bench.folder / "in.tsv"
@@ -358,7 +358,7 @@ class Encode(Job):
 
     def words(self) -> list[str]:
         given = ["--text", "text", "--label", "label", "--val_fraction", "0.1", "--dedup", "--max_len", "16"]
-        own = ["--out", str(self.out), "--vocab", str(self.vocab), "--workers", "2", "--chunk_bytes", "2000"]
+        own = ["--out", str(self.out), "--vocab", str(self.vocab), "--workers", "2", "--chunk_bytes", "1500"]
         return ["-m", "preprocess", "encode", str(self.source), *given, *own, *(["--resume"] if self.resume else [])]
 
     def clear(self) -> None:
@@ -477,7 +477,7 @@ class Train(Job):
     def words(self) -> list[str]:
         files = ["--data", str(self.data), "--init", str(self.model), "--run_dir", str(self.folder)]
         stages = ["--frozen_epochs", "2", "--epochs", "2", "--learning_rate", "1e-2", "--head_units", "8"]
-        steps = ["--global_batch_size", "256", "--devices", "cpu:1", "--save_steps", "2", "--shuffle_window", "1000"]
+        steps = ["--global_batch_size", "128", "--devices", "cpu:1", "--save_steps", "2", "--shuffle_window", "1000"]
         return ["train.py", "classify", *files, *stages, *steps]
 
     def clear(self) -> None:
@@ -615,12 +615,12 @@ class Predict(Job):
 
 
 def one_round(job: Job, wanted: dict[str, str], bench: Bench) -> None:
-    """Breaks a job once to three times, lets it end, and compares."""
+    """Breaks a job two to five times, lets it end, and compares."""
     job.clear()
     faults: list[Callable[[], bool]] = []
     if bench.draw.random() < 0.15:
         faults.append(job.full_disk)
-    for _ in range(bench.draw.randint(1, 3)):
+    for _ in range(bench.draw.randint(2, 5)):
         faults.append(job.stop)
         if bench.draw.random() < 0.6:
             faults.append(bench.draw.choice(list(job.between().values())))

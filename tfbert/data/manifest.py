@@ -36,7 +36,7 @@ _SHAPE = {
     "label_names": [str],
     "label_map": {str: int},
     "label_separator": str,
-    "split": ({str: (str, int, float)}, None),
+    "split": ({"fraction": (int, float), "seed": int, "rule": str}, None),
     "store": tuple(SUFFIXES),
     "dedup": bool,
     "conflicts": int,

@@ -4,6 +4,7 @@ Loading is all or nothing: names and shapes are compared first, and a partial ma
 tensors named.
 """
 
+import math
 import os
 import zlib
 from abc import ABC, abstractmethod
@@ -19,7 +20,7 @@ import numpy as np
 import orjson
 
 from tfbert.errors import CheckpointError, ConfigError
-from tfbert.model.config import MAX_SIZE, BertConfig
+from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
 from tfbert.model.mlm import MaskedLM
 from tfbert.model.tensor_names import GOOGLE_TRANSPOSED, HEAD_LAYERS, huggingface_prefix, is_kernel, tensor_names
@@ -28,14 +29,15 @@ RUN_WEIGHTS = "best.weights.h5"
 EXPORTS, LAST_EXPORT = "exports", "end"  # of a run of `train.py pretrain`
 DESCRIPTION = "model.json"
 _DESCRIBED: dict[str, tuple[tuple[type, ...], float, float]] = {  # kinds, lowest and highest number
-    "num_outputs": ((int,), 1, MAX_SIZE),
+    "num_outputs": ((int,), 1, 1 << 20),
     "head": ((str,), 0, 0),
-    "head_units": ((int,), 1, MAX_SIZE),
+    "head_units": ((int,), 1, 1 << 16),
     "head_dropout": ((int, float), 0, 1),
 }
 _SUM_MARK = b"tfb-crc32\n"
 _SUM_BYTES = len(_SUM_MARK) + 4
 _BLOCK = 1 << 20
+_HDF5_OVERHEAD = 8192  # bytes of description a tensor, at most
 _READERS = {"google": ("keras_bert", "keras-bert"), "huggingface": ("safetensors", "safetensors")}
 
 
@@ -426,13 +428,26 @@ def _count_tensors(path: Path) -> int:
 def save_weights(model, path: Path) -> None:
     """Writes a `.weights.h5` file whole or not at all, with its checksum behind what HDF5 reads of it."""
     temporary = path.with_name("saving-" + path.name)
-    model.save_weights(temporary)
-    with temporary.open("r+b") as file:
-        checksum = _crc32(file, temporary.stat().st_size)
-        file.write(_SUM_MARK + checksum.to_bytes(4, "little"))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        _check_room(temporary, sum(4 * math.prod(weight.shape) + _HDF5_OVERHEAD for weight in model.weights))
+        model.save_weights(temporary)
+        with temporary.open("r+b") as file:
+            checksum = _crc32(file, temporary.stat().st_size)
+            file.write(_SUM_MARK + checksum.to_bytes(4, "little"))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # a full disk does not say where
+        raise
+
+
+def _check_room(path: Path, num_bytes: int) -> None:
+    """Raises OSError where the disk has no room; HDF5 finds out by a crash of the process."""
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+    path.unlink()
 
 
 def _check_sum(path: Path) -> None:

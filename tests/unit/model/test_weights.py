@@ -141,6 +141,25 @@ def test_a_save_that_fails_leaves_the_file_before(
     np.testing.assert_array_equal(logits(model), saved[1])
 
 
+def test_a_full_disk_is_an_error_and_no_crash(
+    saved: tuple[Path, npt.NDArray[np.float32]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HDF5 kills the process where a write fails, so the room is asked for before it begins."""
+    path = tmp_path / "best.weights.h5"
+    path.write_bytes(saved[0].read_bytes())
+    _, model = make_model()
+
+    def full(descriptor: int, offset: int, size: int) -> None:
+        assert size >= sum(weight.numpy().nbytes for weight in model.weights)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*best\.weights\.h5"):
+        save_weights(model, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["best.weights.h5"]
+    load_weights(model, path)
+
+
 @pytest.mark.parametrize("name", ["stage1.weight.h5", "best.h5", "epoch01"])
 def test_another_ending_is_refused(tmp_path: Path, name: str) -> None:
     """Case 066."""
