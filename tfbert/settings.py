@@ -175,6 +175,8 @@ class EpochSettings(RunSettings):
     results of a published task are published by."""
     mode: str | None = None
     """Which way --monitor gets better: min or max; needed where it is not a loss."""
+    eval_steps: int = 0
+    """Steps between two validations inside of an epoch, beside those at its end (evaluations.tsv); 0 for none."""
     patience: int = 0
     """Stop after this many epochs without improvement; 0 never stops early."""
 
@@ -186,6 +188,7 @@ class EpochSettings(RunSettings):
     least: ClassVar[Mapping[str, float]] = {
         "epochs": 0,
         "patience": 0,
+        "eval_steps": 0,
         "plateau_patience": 1,
         "global_batch_size": 1,
         "accumulate": 1,

@@ -22,6 +22,7 @@ from tfbert.callbacks.run_log import RunLog
 from tfbert.callbacks.save_state import SaveState, StopSignals
 from tfbert.callbacks.spikes import SpikeLog
 from tfbert.callbacks.step_progress import StepProgress
+from tfbert.callbacks.step_validation import StepValidation
 from tfbert.cluster import Cluster
 from tfbert.data.batch import Batch, fill_up
 from tfbert.data.feed import distribute
@@ -393,6 +394,13 @@ def _callbacks(
         callbacks.append(ParallelReport(session.folder.path, trainer, writes=chief))
     deviations = settings.spike_deviations or None
     spikes = SpikeLog(session.folder.path, stage.name, trainer, plans, deviations, writes=chief)
+    if settings.eval_steps and session.validation is not None:
+        validate, names = session.validation, session.val_names
+        callbacks.append(
+            StepValidation(
+                session.folder.path, trainer, steps, settings.eval_steps, validate, names, best, writes=chief
+            )
+        )
     remembering: dict[str, keras.callbacks.Callback] = {"best": best, "spikes": spikes}
     if settings.schedule == "plateau" and best.monitor:
         remembering["plateau"] = Plateau(

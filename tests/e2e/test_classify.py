@@ -832,3 +832,23 @@ def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]):
     assert script.main([]) == 2
     assert script.main(["classfy"]) == 2
     assert "one of classify. Received: 'classfy'" in error_line(capsys.readouterr().err)
+
+
+def test_validation_inside_of_an_epoch(data: Path, small: Path, tmp_path: Path) -> None:
+    """--eval_steps: 8 steps an epoch, so steps 3 and 6, and 9, 12 and 15 of the second; 8 and 16 have their lines."""
+    run = train(data, tmp_path / "run", "--epochs", "2", "--eval_steps", "3", init=small)
+    header, *lines = (tmp_path / "run/evaluations.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [dict(zip(header.split("\t"), line.split("\t"), strict=True)) for line in lines]
+    assert [int(row["step"]) for row in rows] == [3, 6, 9, 12, 15]
+    assert [float(row["epoch"]) for row in rows] == pytest.approx([3 / 8, 6 / 8, 9 / 8, 12 / 8, 15 / 8])
+    kept = (tmp_path / "run/evaluations.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["val_loss"] for line in kept] == [float(row["val_loss"]) for row in rows]
+    plain = train(data, tmp_path / "plain", "--epochs", "2", init=small)
+    for name in ("loss", "val_loss", "val_accuracy"):
+        assert run.column(name) == plain.column(name)
+    losses = [*(float(row["val_loss"]) for row in rows), *run.column("val_loss")]
+    report = json.loads((tmp_path / "run/report/scores.json").read_text(encoding="utf-8"))
+    state = read_state(tmp_path / "run/last")
+    assert state is not None
+    assert state[1]["callbacks"]["best"]["best"] == min(losses)
+    assert report
