@@ -16,7 +16,7 @@ TABLE = "evaluations.tsv"
 
 
 class StepValidation(keras.callbacks.Callback):
-    """A line in `evaluations.tsv` and `evaluations.jsonl` every so many steps; the best weights are looked for there too.
+    """A line in `evaluations.tsv` and `evaluations.jsonl` every so many steps; the best weights may come from there.
 
     The end of an epoch is validated anyway, so a step there has no line. Put it behind the log and before whatever
     saves the state.
