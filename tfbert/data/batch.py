@@ -38,9 +38,13 @@ def collate(rows: RowColumns, length: int, pad_id: int) -> Batch:
             f"A row must fit the length of the batch, {length} tokens. Received: {longest} tokens. "
             "Encode the text again with a smaller --max_len."
         )
+    shape = len(rows), length
     token_ids = rows.token_ids.padded(length, pad_id)
-    segments = np.zeros_like(token_ids) if rows.segment_ids is None else rows.segment_ids.padded(length, 0)
-    mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
+    segments = np.zeros(shape, np.int32) if rows.segment_ids is None else rows.segment_ids.padded(length, 0)
+    if lengths.min(initial=length) == length:  # as in most batches of sorted rows
+        mask = np.ones(shape, np.int32)
+    else:
+        mask = (np.arange(length) < lengths[:, None]).astype(np.int32)
     return {"token_ids": token_ids, "segment_ids": segments, "padding_mask": mask}
 
 

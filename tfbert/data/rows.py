@@ -43,8 +43,9 @@ class Ragged(NamedTuple):
             return np.full((len(self.lengths), length), fill, np.int32)
         columns = np.arange(length)
         # clipped where a short last row is read beyond the end: those places are filled below
-        padded = self.values.take(self.starts[:, None] + columns, mode="clip").astype(np.int32)
-        padded[columns >= self.lengths[:, None]] = fill
+        padded = self.values.take(self.starts[:, None] + columns, mode="clip").astype(np.int32, copy=False)
+        if self.lengths.min(initial=length) < length:
+            padded[columns >= self.lengths[:, None]] = fill
         return padded
 
     def row_numbers(self) -> npt.NDArray[np.int64]:
