@@ -179,12 +179,14 @@ class Optimizer(tf.Module):
             gradients = [g * factor for g in gradients]
 
         def update():
-            step = tf.cast(self.iterations, tf.float32) + 1.0
+            shared = self._shared(tf.cast(self.iterations, tf.float32) + 1.0)
+            rates = {factor: learning_rate * factor for factor in set(self._rate_factors)}
+            decays = {factor: rate * self.weight_decay for factor, rate in rates.items()}
             for i, (variable, gradient) in enumerate(zip(self.trained, gradients, strict=True)):
-                rate = learning_rate * self._rate_factors[i]
+                factor = self._rate_factors[i]
                 if self._decays[i]:
-                    _subtract(variable, rate * self.weight_decay * variable)
-                self._update(i, variable, gradient, rate, step)
+                    _subtract(variable, decays[factor] * variable)
+                self._update(i, variable, gradient, rates[factor], shared)
             tf.raw_ops.AssignAddVariableOp(resource=self.iterations.handle, value=tf.ones((), tf.int64))
             return tf.constant(True)
 
@@ -200,7 +202,11 @@ class Optimizer(tf.Module):
         _assign(self.good_steps, tf.where(grow, tf.zeros((), tf.int64), good))
         return norm
 
-    def _update(self, index, variable, gradient, learning_rate, step):
+    def _shared(self, step) -> dict[str, tf.Tensor]:
+        """Arguments of the kernel that are the same for every variable: they stand once in the graph."""
+        return {}
+
+    def _update(self, index, variable, gradient, rate, shared):
         raise NotImplementedError
 
 
@@ -217,18 +223,20 @@ class AdamW(Optimizer):
         moments = {f"m/{i}": m for i, m in enumerate(self.first_moments)}
         return super().state() | moments | {f"v/{i}": v for i, v in enumerate(self.second_moments)}
 
-    def _update(self, index, variable, gradient, learning_rate, step):
+    def _shared(self, step):
+        beta_1, beta_2 = tf.constant(self.beta_1), tf.constant(self.beta_2)
+        return {
+            "beta1_power": tf.pow(beta_1, step),
+            "beta2_power": tf.pow(beta_2, step),
+            "beta1": beta_1,
+            "beta2": beta_2,
+            "epsilon": tf.constant(self.epsilon),
+        }
+
+    def _update(self, index, variable, gradient, rate, shared):
+        first, second = self.first_moments[index], self.second_moments[index]
         tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self.first_moments[index].handle,
-            v=self.second_moments[index].handle,
-            beta1_power=tf.pow(self.beta_1, step),
-            beta2_power=tf.pow(self.beta_2, step),
-            lr=learning_rate,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            epsilon=self.epsilon,
-            grad=gradient,
+            var=variable.handle, m=first.handle, v=second.handle, lr=rate, grad=gradient, **shared
         )
 
 
@@ -245,35 +253,28 @@ class Lamb(AdamW):
         super().__init__(variables, **kwargs)
         self._decays = [False] * len(self.trained)  # it is part of the step here
 
-    def _update(self, index, variable, gradient, learning_rate, step):
+    def _shared(self, step):
+        shared = super()._shared(step)
+        # the kernel's epsilon belongs to the raw moment
+        return shared | {"epsilon": self.epsilon * tf.sqrt(1.0 - shared["beta2_power"])}
+
+    def _update(self, index, variable, gradient, rate, shared):
         before = tf.convert_to_tensor(variable)
-        correction = tf.sqrt(1.0 - tf.pow(self.beta_2, step))  # the kernel's epsilon belongs to the raw moment
         # the fused kernel moves the variable by Adam's step: plain operations would be rewritten to bfloat16 on CPUs
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=self.first_moments[index].handle,
-            v=self.second_moments[index].handle,
-            beta1_power=tf.pow(self.beta_1, step),
-            beta2_power=tf.pow(self.beta_2, step),
-            lr=1.0 if decays(variable) else learning_rate,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
-            epsilon=self.epsilon * correction,
-            grad=gradient,
-        )
+        super()._update(index, variable, gradient, tf.ones(()) if decays(variable) else rate, shared)
         if not decays(variable):
             return
         move = before - tf.convert_to_tensor(variable) + self.weight_decay * before
         length, size = tf.norm(move), tf.norm(before)
         trust = tf.where((length > 0) & (size > 0), size / tf.maximum(length, 1e-30), 1.0)
-        _assign(variable, before - learning_rate * trust * move)
+        _assign(variable, before - rate * trust * move)
 
 
 class SGD(Optimizer):
     """Plain gradient descent."""
 
-    def _update(self, index, variable, gradient, learning_rate, step):
-        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=learning_rate, delta=gradient)
+    def _update(self, index, variable, gradient, rate, shared):
+        tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
 
 
 def make_optimizer(name: str, variables: Sequence, **settings) -> Optimizer:
