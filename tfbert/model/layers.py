@@ -16,7 +16,7 @@ class _GivenSeed(keras.random.SeedGenerator):
     """Hands a seed tensor to `keras.random`, which takes only integers and generators; has no state."""
 
     def __init__(self, seed):
-        self._given = seed
+        self._given = ops.cast(seed, "uint32") if keras.backend.backend() == "jax" else seed  # as each backend wants it
 
     def next(self, ordered=True):
         return self._given
