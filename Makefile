@@ -3,7 +3,7 @@
 # make demo       the main line on real text, from raw reviews to labelled rows
 # make test       the tests
 # make soak       faults at random, MINUTES=10 SEED=0: killed, damaged, full disks; log in soak/
-# make bench      preprocessing beside its peers
+# make bench      preprocessing, streaming, training and prediction beside peers; QUICK=1 for a short one
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -52,15 +52,10 @@ format: $(VENV)/ready-test
 types: $(VENV)/ready-test
 	@$(BIN)/mypy
 
-.venv-bench/ready:
-	@echo "installing the peers ..."
-	@$(PYTHON) -m venv .venv-bench
-	@.venv-bench/bin/python -m pip install --quiet --upgrade pip
-	@.venv-bench/bin/python -m pip install --quiet datasets transformers tokenizers flash-tokenizer orjson
-	@touch $@
-
-bench: $(VENV)/ready-test .venv-bench/ready
-	@$(BIN)/python benchmarks/preprocess.py
+# the environments of the peers lie in .venv-bench, or where TFBERT_BENCH_ENVS says
+bench: $(VENV)/ready-test
+	@$(BIN)/python -m benchmarks.environments
+	@$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
 docs: $(VENV)/ready
 	@$(BIN)/python docs/make_settings.py

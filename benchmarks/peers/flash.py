@@ -38,7 +38,7 @@ def chunks(file):
 
 
 if __name__ == "__main__":
-    path, column, vocab, max_len, out, workers = sys.argv[1:]
+    _, path, column, vocab, max_len, out, workers = sys.argv[1:]
     with (
         open(path, encoding="utf-8", newline="\n") as file,  # noqa: PTH123
         open(out, "wb") as written,  # noqa: PTH123
