@@ -1,20 +1,18 @@
 """The folder in which an output is made: parts that survive an interruption, one run at a time, one publication."""
 
-import fcntl
 import os
 import re
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 from preprocess.parts import PartFiles
+from tfbert.data.job_folder import JobFolder
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import PARTS, Manifest, file_checksum
 from tfbert.data.output import sync
 from tfbert.data.store import SUFFIXES
-from tfbert.errors import ConfigError, DataError
-from tfbert.progress import logger
+from tfbert.errors import DataError
 
 STAGES = ("documents", "packed")  # of a corpus, before its parts
 NAMES = (*PARTS, *STAGES, "rows")  # what parts are parts of; rows are those of an augmented file
@@ -27,21 +25,22 @@ _OURS = re.compile(
 )
 
 
-class WorkFolder:
+class WorkFolder(JobFolder):
     """The parts of a run, beside its output, under a lock; kept for `--resume` when a run is interrupted.
 
     The output is a data-set folder, or a file. The work folder lies inside the data-set folder where that is a mount
     of its own or its parent cannot be written, so that files get their final names by renaming.
 
     Raises:
-        DataError: another run is writing the same output; the folder is not ours; or `--resume` finds parts of other
-            inputs or settings.
+        DataError: as `JobFolder`.
     """
 
     def __init__(self, out: Path, fingerprint: str, resume: bool, kind: str = "encode"):
-        self.folder = self.path_of(out, kind)
-        self._out, self._fingerprint, self._resume = out, fingerprint, resume
-        self._lock: int | None = None
+        super().__init__(
+            self.path_of(out, kind), out, "--out", fingerprint, resume, _OURS,
+            go_on="the same command with --resume goes on from it", begin_again="Run without --resume",
+        )  # fmt: skip
+        self._out = out
 
     @staticmethod
     def path_of(out: Path, kind: str = "encode") -> Path:
@@ -67,79 +66,6 @@ class WorkFolder:
                     f"{out}: the folder holds {', '.join(foreign)} but no {MANIFEST}, so it is not a data set of ours. "
                     "Choose another --out, or remove these files."
                 )
-
-    def __enter__(self) -> "WorkFolder":
-        self._lock = self._take_lock()
-        try:
-            self._prepare()
-        except BaseException:
-            os.close(self._lock)
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(self.folder)  # a full disk does not say where
-        if kind is None or issubclass(kind, DataError | ConfigError):
-            self._remove()
-        else:
-            logger.warning(
-                "finished parts are kept in %s; the same command with --resume goes on from them", self.folder
-            )
-        if self._lock is not None:
-            os.close(self._lock)
-
-    def _take_lock(self) -> int:
-        path = self.folder / "lock"
-        while True:
-            self.folder.mkdir(exist_ok=True)
-            try:
-                if not path.exists() and any(self.folder.iterdir()):
-                    raise DataError(
-                        f"{self.folder}: this folder is needed to make {self._out}, and holds files of someone else. "
-                        "Remove it, or choose another --out."
-                    )
-                lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o644)
-            except FileNotFoundError:  # the run that held the lock removed the folder just now
-                continue
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.path.samestat(os.fstat(lock), path.stat()):
-                    return lock
-            except FileNotFoundError:
-                pass
-            except BlockingIOError:
-                os.close(lock)
-                raise DataError(
-                    f"{self._out}: another run is writing it. Wait for it, or choose another --out."
-                ) from None
-            os.close(lock)  # a lock that the other run removed when it ended holds nobody back
-
-    def _prepare(self) -> None:
-        described = self.folder / "run.json"
-        found = described.read_text(encoding="utf-8") if described.exists() else None
-        if self._resume and found is not None and found != self._fingerprint:
-            raise DataError(
-                f"{self._out}: the interrupted run had other inputs or settings. Run without --resume to start again."
-            )
-        if not self._resume or found is None:
-            self._clear()
-            described.write_text(self._fingerprint, encoding="utf-8")
-
-    def _clear(self) -> None:
-        (self.folder / "run.json").unlink(missing_ok=True)  # first: parts without it are never taken for whole
-        for path in self.folder.iterdir():
-            if _OURS.fullmatch(path.name):
-                path.unlink()
-
-    def _remove(self) -> None:
-        self._clear()
-        if [path.name for path in self.folder.iterdir()] != ["lock"]:
-            logger.warning("%s is left, because it holds files that are not of this run", self.folder)
-            return
-        (self.folder / "lock").unlink()
-        with suppress(OSError):  # the next run is in it already
-            self.folder.rmdir()
 
     def files(self, group: str, number: int) -> PartFiles:
         return PartFiles(str(self.folder / f"{group}-{number:06d}"))

@@ -238,7 +238,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(shop: Workshop, number: signal.
     whole = encode(shop.folder, [shop.source], *LABELLED, "--chunk_bytes", "30", *flags, out="whole").files
     ended, error = shop.interrupt(number, *flags)
     assert ended == code
-    assert "--resume goes on from them" in error
+    assert "--resume goes on from it" in error
     assert "Traceback" not in error
     assert not shop.data.folder.exists()
     assert len(list(shop.work.glob("*.stats"))) >= 5
