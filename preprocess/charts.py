@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from preprocess.summary import length_percentile
-from tfbert.data.output import atomic_file
+from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError
 
 MAX_BARS = 60

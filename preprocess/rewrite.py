@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 import orjson
 
-from tfbert.data.output import atomic_file
 from tfbert.data.source import Chunk, Row, RowError, Source, read_rows
+from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError
 
 SUFFIXES = {"tsv": (".tsv",), "csv": (".csv",), "jsonl": (".jsonl", ".json", ".ndjson"), "text": ()}

@@ -14,7 +14,8 @@ from typing import Any
 import orjson
 
 from tfbert.cli import import_tensorflow, option
-from tfbert.data.output import atomic_file, check_output
+from tfbert.data.output import check_output
+from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import Progress, logger
 

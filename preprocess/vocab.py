@@ -18,8 +18,9 @@ from pathlib import Path
 from preprocess.pool import WorkerPool, check_workers
 from tfbert.cli import option
 from tfbert.data.columns import split_names
-from tfbert.data.output import atomic_file, check_output
+from tfbert.data.output import check_output
 from tfbert.data.source import Chunk, RowError, Source, chunks, open_source, read_rows, total_bytes
+from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import Progress, logger
 from tfbert.text.clean import Cleaner, parse_rules

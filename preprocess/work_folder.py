@@ -10,8 +10,8 @@ from preprocess.parts import PartFiles
 from tfbert.data.job_folder import JobFolder
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import PARTS, Manifest, file_checksum
-from tfbert.data.output import sync
 from tfbert.data.store import SUFFIXES
+from tfbert.disk import sync
 from tfbert.errors import DataError
 
 STAGES = ("documents", "packed")  # of a corpus, before its parts

@@ -1,9 +1,8 @@
 """Checkpoint folders that a run leaves: each appears when all of it is on the disk, under its final name."""
 
-import shutil
 from pathlib import Path
 
-from tfbert.data.output import sync
+from tfbert.disk import new_folder
 from tfbert.model.checkpoint_writer import write_checkpoint
 from tfbert.model.mlm import MaskedLM
 
@@ -25,17 +24,6 @@ def export(folder: Path, model: MaskedLM, vocab: Path | None, cased: bool | None
     """
     if folder.exists():
         return False
-    temporary = folder.with_name(f"writing-{folder.name}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
+    with new_folder(folder) as temporary:
         write_checkpoint(temporary, model, vocab, cased)
-        for path in temporary.iterdir():
-            sync(path)
-        sync(temporary)
-        temporary.rename(folder)
-        sync(folder.parent)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     return True

@@ -21,6 +21,7 @@ from tfbert.data.batch import Batch, fill_up, labels_of, row_weights
 from tfbert.data.feed import FeedSettings, distribute, plan_batches
 from tfbert.data.plan import EpochPlan
 from tfbert.data.store import RowStore
+from tfbert.disk import atomic_file
 from tfbert.model.heads import Classifier
 from tfbert.objectives.classification import FEATURES
 from tfbert.progress import Progress, logger
@@ -80,7 +81,8 @@ def compute_features(
             features[rows] = scorer.features(batch)[: len(rows)]
             progress.update(len(rows))
     features.flush()
-    beside.write_text(json.dumps(mark), encoding="utf-8")
+    with atomic_file(beside, held=True) as file:
+        file.write(json.dumps(mark).encode("utf-8"))
     return np.memmap(path, np.float32, "r", shape=shape)
 
 

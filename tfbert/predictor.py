@@ -25,10 +25,11 @@ from tfbert.data.feed import PREFETCH_BATCHES, FeedSettings, ReadAhead, distribu
 from tfbert.data.input import Columns, open_input
 from tfbert.data.labels import LabelReader
 from tfbert.data.manifest import file_checksum
-from tfbert.data.output import atomic_file, check_output
+from tfbert.data.output import check_output
 from tfbert.data.plan import EpochPlan
 from tfbert.data.record import Record, columns_of
 from tfbert.data.source import RowError, Source, chunks, read_rows
+from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError, DataError
 from tfbert.model.checkpoint import load_weights
 from tfbert.model.heads import Classifier

@@ -18,6 +18,7 @@ import yaml
 
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import Manifest
+from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError, DataError
 from tfbert.model.checkpoint import DESCRIPTION, RUN_WEIGHTS, read_description
 from tfbert.model.config import BertConfig
@@ -149,9 +150,8 @@ class RunFolder:
         names: Sequence[str],
     ) -> None:
         """Writes everything that is known before training starts."""
-        temporary = self.path / f"saving-{CONFIG}"  # half a file would be other settings, or none
-        temporary.write_text(yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
-        temporary.replace(self.path / CONFIG)
+        with atomic_file(self.path / CONFIG, held=True) as file:  # half a file would be other settings, or none
+            file.write(yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True).encode("utf-8"))
         (self.path / "bert_config.json").write_text(bert_config.dump(), encoding="utf-8")
         (self.path / DESCRIPTION).write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
         (self.path / "labels.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")

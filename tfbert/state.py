@@ -9,6 +9,7 @@ stays until a newer one is complete, so there is always one to go on from; a dam
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import load_file, save_file
 
 from tfbert.data.manifest import file_checksum
-from tfbert.data.output import sync
+from tfbert.disk import new_folder
 from tfbert.errors import CheckpointError
 from tfbert.progress import logger
 
@@ -45,26 +46,16 @@ def write_state(folder: Path, arrays: Mapping[str, npt.NDArray[Any]], values: Ma
         OSError: it could not be written; the generations before are untouched.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / "writing"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        # a scalar array is written as it is; safetensors wants contiguous ones
-        _write(temporary / ARRAYS, save({name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}))
+    number = max((int(path.name) for path in _generations(folder)), default=0) + 1
+    final = folder / f"{number:06d}"
+    with new_folder(final) as temporary:
+        _write_arrays(temporary / ARRAYS, arrays)
         described = {
             "values": dict(values),
             "checksum": file_checksum(temporary / ARRAYS),
             "checksum_of_values": _values_checksum(values),
         }
-        _write(temporary / VALUES, orjson.dumps(described, option=orjson.OPT_INDENT_2))
-        sync(temporary)
-        number = max((int(path.name) for path in _generations(folder)), default=0) + 1
-        final = folder / f"{number:06d}"
-        temporary.rename(final)
-        sync(folder)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        (temporary / VALUES).write_bytes(orjson.dumps(described, option=orjson.OPT_INDENT_2))
     for old in _generations(folder)[:-GENERATIONS]:
         shutil.rmtree(old, ignore_errors=True)
     return final
@@ -84,7 +75,7 @@ def read_state(folder: Path) -> tuple[Arrays, dict[str, Any]] | None:
                 raise ValueError("the checksum does not fit")
             if _values_checksum(described["values"]) != described["checksum_of_values"]:
                 raise ValueError("the checksum of the values does not fit")
-            return load((path / ARRAYS).read_bytes()), described["values"]
+            return load_file(path / ARRAYS), described["values"]
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             logger.warning("%s is damaged (%s); going back to the state before", path, error)
     if generations:
@@ -105,8 +96,13 @@ def _generations(folder: Path) -> list[Path]:
     return sorted((path for path in folder.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
 
 
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+def _write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Straight from where they lie: a copy would take as much memory again."""
+    try:
+        # safetensors wants contiguous arrays, and a scalar to stay one
+        save_file({name: np.ascontiguousarray(a).reshape(a.shape) for name, a in arrays.items()}, path)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error

@@ -293,8 +293,8 @@ def test_leftovers_of_a_kill_do_no_harm(data: Path, small: Path, tmp_path: Path,
     with pytest.raises(Killed):
         train(data, tmp_path / "run", *flags, init=small)
     folder = tmp_path / "run"
-    (folder / "last/writing").mkdir()
-    (folder / "last/writing/state.json").write_bytes(b"{")
+    (folder / "last/writing-000002").mkdir()
+    (folder / "last/writing-000002/state.json").write_bytes(b"{")
     (folder / "saving-best.weights.h5").write_bytes(b"half")
     for name, half in (("log.tsv", b"2\tfull\t0.3"), ("metrics.jsonl", b'{"epoch": 2, "st')):
         with (folder / name).open("ab") as file:

@@ -71,8 +71,8 @@ def test_all_damaged_is_an_error(tmp_path):
 
 
 def test_leftovers_of_a_killed_save_are_no_state(tmp_path):
-    (tmp_path / "writing").mkdir()
-    (tmp_path / "writing" / "state.json").write_text("{}")
+    (tmp_path / "writing-000001").mkdir()
+    (tmp_path / "writing-000001" / "state.json").write_text("{}")
     assert read_state(tmp_path) is None
     write_state(tmp_path, arrays(1), {"value": 1})
     assert read_state(tmp_path)[1]["value"] == 1

@@ -10,6 +10,8 @@ import keras
 import orjson
 import tensorflow as tf
 
+from tfbert.disk import atomic_file
+
 SPEED = ("learning_rate", "rows_per_s", "tokens_per_s", "padding_share", "wait_share")
 
 
@@ -98,6 +100,5 @@ def _lines_before(number: int, path: Path, number_of: Callable[[bytes], int]) ->
 
 
 def _write(path: Path, lines: Sequence[bytes]) -> None:
-    temporary = path.with_name(f"saving-{path.name}")
-    temporary.write_bytes(b"".join(lines))
-    temporary.replace(path)
+    with atomic_file(path, held=True) as file:
+        file.writelines(lines)

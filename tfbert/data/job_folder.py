@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError, DataError
 from tfbert.progress import logger
 
@@ -105,12 +106,13 @@ class JobFolder:
             )
         if not self._resume or found is None:
             self._clear()
-            described.write_text(self._fingerprint, encoding="utf-8")
+            with atomic_file(described, held=True) as file:
+                file.write(self._fingerprint.encode("utf-8"))
 
     def _clear(self) -> None:
         (self.folder / DESCRIPTION).unlink(missing_ok=True)  # first: without it nothing is taken for finished
         for path in self.folder.iterdir():
-            if self._ours.fullmatch(path.name):
+            if self._ours.fullmatch(path.name) or path.name == f"saving-{DESCRIPTION}":
                 path.unlink()
 
     def _remove(self) -> None:

@@ -1,10 +1,7 @@
-"""Output files that appear under their final name only when they are complete."""
+"""What an output may be."""
 
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 from tfbert.errors import DataError
 
@@ -25,27 +22,3 @@ def check_output(out: Path, inputs: Iterable[str] = (), flag: str = "--out", pla
     for path in inputs:
         if out.exists() and out.samefile(path):
             raise DataError(f"{flag} must be another file than the input. Received: {out} for both.")
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write; it gets its name when the block ends well, and is removed when it does not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def sync(path: Path) -> None:
-    """Waits until a file or the names in a folder are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,6 +19,7 @@ import keras
 import numpy as np
 import orjson
 
+from tfbert.disk import replaced
 from tfbert.errors import CheckpointError, ConfigError
 from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
@@ -427,20 +428,12 @@ def _count_tensors(path: Path) -> int:
 
 def save_weights(model, path: Path) -> None:
     """Writes a `.weights.h5` file whole or not at all, with its checksum behind what HDF5 reads of it."""
-    temporary = path.with_name("saving-" + path.name)
-    try:
+    with replaced(path, held=True) as temporary:
         _check_room(temporary, sum(4 * math.prod(weight.shape) + _HDF5_OVERHEAD for weight in model.weights))
         model.save_weights(temporary)
         with temporary.open("r+b") as file:
             checksum = _crc32(file, temporary.stat().st_size)
             file.write(_SUM_MARK + checksum.to_bytes(4, "little"))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        error.filename = error.filename or str(path)  # a full disk does not say where
-        raise
 
 
 def _check_room(path: Path, num_bytes: int) -> None:
