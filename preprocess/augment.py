@@ -21,7 +21,6 @@ from typing import Any, Protocol
 import numpy as np
 import orjson
 
-from preprocess.encode import Input
 from preprocess.outputs import chosen_lines
 from preprocess.parts import ROW, PartFiles, PartStats
 from preprocess.pool import WorkerPool, check_workers
@@ -36,7 +35,7 @@ from preprocess.work_folder import WorkFolder
 from tfbert import __version__
 from tfbert.cli import import_tensorflow, option
 from tfbert.data.columns import split_names
-from tfbert.data.manifest import file_checksum
+from tfbert.data.manifest import Input, file_checksum
 from tfbert.data.masked_rows import MaskedRows, TopTokens
 from tfbert.data.output import check_output
 from tfbert.data.source import Chunk, RowError, Source, chunks, open_source, total_bytes

@@ -29,7 +29,6 @@ from preprocess.corpus_pack import (
 )
 from preprocess.corpus_read import BAD, ReadSettings, ReadTask, read_chunk, start_reader
 from preprocess.documents import ENDS, document_chunks
-from preprocess.encode import Input
 from preprocess.merge import Counted, Merged, dropped_rows, write_rejects
 from preprocess.outputs import ArrowOutput, JsonOutput, MakeOutput
 from preprocess.packing import PAIRS, Packing
@@ -42,7 +41,7 @@ from preprocess.work_folder import WorkFolder
 from tfbert import __version__
 from tfbert.cli import option
 from tfbert.data.columns import Roles, split_names
-from tfbert.data.manifest import Manifest, file_checksum
+from tfbert.data.manifest import Input, Manifest, file_checksum
 from tfbert.data.source import Source, import_pyarrow, open_source, total_bytes
 from tfbert.data.store import SUFFIXES
 from tfbert.errors import ConfigError, DataError

@@ -34,7 +34,7 @@ from tfbert.cli import option
 from tfbert.data.arrow_writer import dump_table, make_table, row_schema
 from tfbert.data.columns import FieldColumns, FieldReader, Roles, parse_filters, split_names
 from tfbert.data.labels import LabelMap, LabelReader, load_label_map, raw_labels, sorted_names
-from tfbert.data.manifest import TASKS, Manifest, file_checksum
+from tfbert.data.manifest import TASKS, Input, Manifest, file_checksum
 from tfbert.data.record import dump_rows
 from tfbert.data.source import (
     Chunk,
@@ -45,7 +45,6 @@ from tfbert.data.source import (
     count_lines,
     import_pyarrow,
     open_source,
-    printable,
     read_columns,
     total_bytes,
 )
@@ -205,6 +204,7 @@ class EncodeConfig:
                     columns=columns,
                     header=self.header,
                     replace_bad_bytes=self.replace_bad_bytes,
+                    nullable=self.roles.nullable,
                 )
                 for path in paths
             ]
@@ -502,30 +502,6 @@ def encode(config: EncodeConfig) -> None:
     unseen = [name for name, count in manifest.parts["train"].labels.items() if not count]
     if unseen:
         logger.warning("no row of the train part has the label %s", ", ".join(map(repr, unseen[:10])))
-
-
-@dataclass(frozen=True)
-class Input:
-    """An input file as it was when the run began."""
-
-    path: str
-    bytes: int
-    modified_ns: int
-    checksum: str
-
-    @classmethod
-    def of(cls, path: str) -> "Input":
-        stat = Path(path).stat()
-        return cls(path, stat.st_size, stat.st_mtime_ns, file_checksum(path))
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"name": printable(self.path), "bytes": self.bytes, "checksum": self.checksum}
-
-    def check(self) -> None:
-        """Raises DataError where the file is another one now."""
-        stat = Path(self.path).stat()
-        if (stat.st_size, stat.st_mtime_ns) != (self.bytes, self.modified_ns):
-            raise DataError(f"{self.path}: the file changed while it was read. Run again when it is complete.")
 
 
 class _Job:

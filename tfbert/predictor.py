@@ -3,33 +3,39 @@
     rows of the input --(windows)--> sorted by length --> batches on the replicas --> back in order --> output
 
 A window's rows are sorted by length for speed; what has been read ahead is bounded, so files of any size pass through.
+Windows are cut by row numbers alone. So a job that was interrupted goes on behind any of them, and ends with the bytes
+of one that was not: it works on a file in a folder beside the output, which notes after which window it is good.
 """
 
+import hashlib
 import logging
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 
-from tfbert import report
+from tfbert import __version__, report
 from tfbert.data.batch import Batch, collate, fill_up, padded_length
 from tfbert.data.columns import FieldReader, Roles, split_names
 from tfbert.data.dataset import DataSet
 from tfbert.data.feed import PREFETCH_BATCHES, FeedSettings, ReadAhead, distribute, place, plan_batches
 from tfbert.data.input import Columns, open_input
+from tfbert.data.job_folder import JobFolder
+from tfbert.data.journal import JournaledFile
 from tfbert.data.labels import LabelReader
-from tfbert.data.manifest import file_checksum
+from tfbert.data.manifest import Input, file_checksum
 from tfbert.data.output import check_output
 from tfbert.data.plan import EpochPlan
-from tfbert.data.record import Record, columns_of
+from tfbert.data.rows import Ragged, RowColumns, segment_ids
 from tfbert.data.source import RowError, Source, chunks, read_rows
-from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError, DataError
 from tfbert.model.checkpoint import load_weights
 from tfbert.model.heads import Classifier
@@ -47,31 +53,59 @@ CHUNK_BYTES = 1 << 20
 MAX_BATCH_ROWS = 512  # a device
 OWN_KEYS = ("row", "label", "labels", "prob", "probs", "value", "error")
 NOT_FINITE = "output not finite"
+SAVE_S = 5.0
+_OURS = re.compile(r"rows(\.saved)?|saving-rows\.saved")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """What is kept of an input row until its line is written: the texts are not."""
 
-    keep: dict[str, str]
+    keep: dict[str, str | None]
     label: str | None
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in an input.
+
+    Attributes:
+        rows: rows before it.
+        chunk: number of the chunk that it is in.
+        chunk_rows: rows of that chunk before it.
+    """
+
+    rows: int = 0
+    chunk: int = 0
+    chunk_rows: int = 0
 
 
 @dataclass
 class _Window:
-    """Rows under way together: what is known of each, its record until it is in a batch, its logits as they come."""
+    """Rows under way together: what is known of each, texts until they are encoded, logits as they come.
+
+    Attributes:
+        first_row: number of the first row.
+        rows: what is kept of each row, or what is wrong with it.
+        texts: (text, second text) of the usable rows.
+        logits: of each row.
+        end: where the next window begins.
+    """
 
     first_row: int
     rows: list[Row | RowError] = field(default_factory=list)
-    records: list[Record | None] = field(default_factory=list)
+    texts: list[tuple[str, str | None]] = field(default_factory=list)
     logits: list[np.ndarray | None] = field(default_factory=list)
+    end: Position = Position()
 
-    def add(self, row: Row | RowError, record: Record | None) -> None:
+    def add(self, row: Row | RowError, texts: tuple[str, str | None] | None) -> None:
         self.rows.append(row)
-        self.records.append(record)
         self.logits.append(None)
+        if texts is not None:
+            self.texts.append(texts)
 
     def results(self) -> Iterator[tuple[int, Row | RowError, np.ndarray | None]]:
+        """(row number, what is kept of the row or what is wrong with it, logits or None) of every row, in order."""
         for i, (row, logits) in enumerate(zip(self.rows, self.logits, strict=True)):
             yield self.first_row + i, row, logits
 
@@ -148,53 +182,68 @@ class Predictor:
 
     # -------------------------------------------------------------------------------------------------- raw files
 
-    def rows(self, source: Source, roles: Roles) -> Iterator[tuple[int, Row | RowError, np.ndarray | None]]:
-        """(row number, what is kept of the row or what is wrong with it, logits or None) of every row, in order."""
+    def windows(self, source: Source, roles: Roles, start: Position = Position()) -> Iterator[_Window]:  # noqa: B008
+        """The rows from `start` on with their logits, in order, in windows of `WINDOW_ROWS`."""
         scorer = self.scorer
-        with ReadAhead(self._work(source, roles), PREFETCH_BATCHES) as work:
+        with ReadAhead(self._work(source, roles, start), PREFETCH_BATCHES) as work:
             for window, places, batch in work:
                 if batch is None:
-                    yield from window.results()
+                    yield window
                     continue
                 for i, logits in zip(places.tolist(), scorer.logits(batch), strict=False):  # rows that fill up are last
                     window.logits[i] = logits
 
-    def _work(self, source: Source, roles: Roles) -> Iterator[tuple[_Window, np.ndarray, Any]]:
+    def _work(self, source: Source, roles: Roles, start: Position) -> Iterator[tuple[_Window, np.ndarray, Any]]:
         """(window, places in it, batch on the replicas); behind the batches of a window, one that is None."""
         strategy = self.scorer.strategy
-        for window in self._windows(source, roles):
+        for window in self._read(source, roles, start):
             for places, batch in self._window_batches(window):
                 yield window, places, place(fill_up(batch, strategy.num_replicas_in_sync), strategy)
             yield window, np.zeros(0, np.int64), None
 
-    def _windows(self, source: Source, roles: Roles) -> Iterator[_Window]:
+    def _read(self, source: Source, roles: Roles, start: Position) -> Iterator[_Window]:
         read_fields = FieldReader(roles)
-        window = _Window(0)
-        for chunk in chunks(source, CHUNK_BYTES):
-            for _, _, fields in read_rows(chunk):
+        window = _Window(start.rows)
+        for number, chunk in enumerate(chunks(source, CHUNK_BYTES)):
+            if number < start.chunk:
+                continue
+            skip = start.chunk_rows if number == start.chunk else 0
+            for i, (_, _, fields) in enumerate(islice(read_rows(chunk), skip, None), skip + 1):
                 try:
                     if isinstance(fields, RowError):
                         raise fields
                     row = read_fields(fields)
-                    token_ids, segment_ids, _ = self.encoder.encode(row.text, row.text_b)
-                    window.add(Row(row.keep, row.label), Record(token_ids, segment_ids))
+                    window.add(Row(row.keep, row.label), (row.text, row.text_b))
                 except RowError as error:
                     window.add(error.with_traceback(None), None)
                 if len(window.rows) == WINDOW_ROWS:
+                    window.end = Position(window.first_row + WINDOW_ROWS, number, i)
                     yield window
-                    window = _Window(window.first_row + WINDOW_ROWS)
+                    window = _Window(window.end.rows)
         if window.rows:
             yield window
 
     def _window_batches(self, window: _Window) -> Iterator[tuple[np.ndarray, Batch]]:
-        usable = [(i, record) for i, record in enumerate(window.records) if record is not None]
-        window.records.clear()
-        places = np.array([i for i, _ in usable], np.int64)
-        lengths = np.array([len(record.token_ids) for _, record in usable], np.int32)
+        places = np.flatnonzero([isinstance(row, Row) for row in window.rows])
+        token_ids, segments = self._encoded(window.texts)
+        window.texts.clear()
+        lengths = token_ids.lengths.astype(np.int32)
         for rows in self._plan(lengths, len(places) or 1).batches():
             length = padded_length(int(lengths[rows].max()), self._feed.length_multiple, self._feed.max_len)
-            batch = collate(columns_of([usable[i][1] for i in rows]), length, self._feed.pad_id)
-            yield places[rows], batch | {"weights": np.ones(len(rows), np.float32)}
+            weights = np.ones(len(rows), np.float32)
+            chosen = RowColumns(
+                token_ids.select(rows), None if segments is None else segments.select(rows), [], weights
+            )
+            yield places[rows], collate(chosen, length, self._feed.pad_id) | {"weights": weights}
+
+    def _encoded(self, texts: list[tuple[str, str | None]]) -> tuple[Ragged, Ragged | None]:
+        """Token ids and, for pairs, segment ids."""
+        pair = self.encoder.settings.pair
+        packed = self.encoder.encode_rows([a for a, _ in texts], [b or "" for _, b in texts] if pair else None)
+        token_ids = Ragged.joined(packed.token_ids, packed.lengths)
+        if not pair:
+            return token_ids, None
+        return token_ids, Ragged.joined(segment_ids(packed.first_lengths, packed.lengths), packed.lengths)
 
     def output_row(self, number: int, row: Row | RowError, logits: np.ndarray | None) -> dict[str, Any]:
         """The line of a row, as plain values."""
@@ -218,26 +267,66 @@ class Predictor:
             "probs": _named(self.names, shares),
         } | kept
 
-    def predict_file(self, path: Path | str, output: Path | str, columns: Columns = Columns()) -> dict[str, int]:  # noqa: B008
+    def predict_file(
+        self,
+        path: Path | str,
+        output: Path | str,
+        columns: Columns = Columns(),  # noqa: B008
+        resume: bool = True,
+    ) -> dict[str, int]:
         """Labels a file; the output appears under its name only when it is complete.
+
+        Args:
+            path: the file.
+            output: where the lines go.
+            columns: how to read the file.
+            resume: go on with an interrupted job of the same file, run and settings; False begins again.
 
         Returns:
             Rows by outcome: `labelled`, or the reason why a row could not be used.
+
+        Raises:
+            DataError: an interrupted job was of something else, or another job is writing the same output.
         """
         output = Path(output)
         source, roles = open_input(self.manifest, path, columns)
         check_output(output, [source.path], "--output")
-        counts: Counter[str] = Counter()
-        with atomic_file(output) as file, Progress(None, " rows", "predict") as progress:
-            for number, row, logits in self.rows(source, roles):
-                line = self.output_row(number, row, logits)
-                file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-                if isinstance(row, RowError):
-                    counts[row.reason] += 1
-                else:
-                    counts["not finite" if "error" in line else LABELLED] += 1
-                progress.update(1)
+        entry = Input.of(source.path)
+        job = JobFolder(
+            output.with_name(f".{output.name}.predict"), output, "--output", self._fingerprint(entry, columns), resume,
+            _OURS, go_on="the same command goes on from it", begin_again="Run with --no_resume",
+        )  # fmt: skip
+        with job, JournaledFile(job.folder / "rows", SAVE_S) as file, Progress(None, " rows", "predict") as progress:
+            saved = file.values or {"position": {}, "counts": {}}
+            start, counts = Position(**saved["position"]), Counter(saved["counts"])
+            if start.rows:
+                logger.info("going on behind row %d of %s", start.rows, source.path)
+                progress.update(start.rows)
+            for window in self.windows(source, roles, start):
+                file.write(b"".join(self._output_line(*result, counts) for result in window.results()))
+                if window.end.rows:
+                    file.save_sometimes({"position": asdict(window.end), "counts": counts})
+                progress.update(len(window.rows))
+            entry.check()
+            file.publish(output)
         return dict(counts)
+
+    def _output_line(self, number: int, row: Row | RowError, logits: np.ndarray | None, counts: Counter[str]) -> bytes:
+        values = self.output_row(number, row, logits)
+        if isinstance(row, RowError):
+            counts[row.reason] += 1
+        else:
+            counts["not finite" if "error" in values else LABELLED] += 1
+        return orjson.dumps(values, option=orjson.OPT_APPEND_NEWLINE)
+
+    def _fingerprint(self, entry: Input, columns: Columns) -> str:
+        """Of all that decides the bytes of an output."""
+        names = ("manifest.json", "model.json", "bert_config.json", "vocab.txt", self.run.weights.name)
+        files = {name: file_checksum(self.run.path / name) for name in names}
+        settings = [asdict(columns), self._mixed_precision, self._batch_tokens, WINDOW_ROWS, CHUNK_BYTES]
+        devices = list(self.scorer.strategy.extended.worker_devices)
+        described = [__version__, entry.bytes, entry.checksum, files, settings, devices]
+        return hashlib.blake2b(orjson.dumps(described), digest_size=16).hexdigest()
 
     # --------------------------------------------------------------------------------------------------- evaluation
 
@@ -256,7 +345,8 @@ class Predictor:
         labels: list[Any] = []
         outputs: list[Any] = []
         with Progress(None, " rows", "evaluate") as progress:
-            for _, row, logits in self.rows(source, roles):
+            results = (result for window in self.windows(source, roles) for result in window.results())
+            for _, row, logits in results:
                 try:
                     if isinstance(row, RowError):
                         raise row
@@ -371,6 +461,8 @@ class RunConfig:
     """Column of the second text of a pair. Default: as the run's data set was read."""
     keep: str | None = None
     """Columns to copy into the output, joined by commas."""
+    resume: bool = True
+    """Go on with an interrupted job of the same input, run and settings; --no_resume begins again."""
     format: str | None = None
     """auto, tsv, csv, jsonl or text. Default: as the run's data set was read."""
     columns: str | None = None
@@ -411,7 +503,7 @@ def run(config: RunConfig) -> None:
     """Labels a file."""
     predictor = Predictor(config.run_dir, config.devices, config.mixed_precision, config.batch_tokens)
     columns = _columns(config, keep=split_names(config.keep))
-    counts = predictor.predict_file(config.input, config.output, columns)
+    counts = predictor.predict_file(config.input, config.output, columns, config.resume)
     labelled = counts.pop(LABELLED, 0)
     logger.info("%d rows labelled in %s", labelled, config.output)
     if counts:

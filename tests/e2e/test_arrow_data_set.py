@@ -87,6 +87,14 @@ def test_the_other_store_takes_the_place_of_the_first(tmp_path: Path) -> None:
     assert names[1] == ["train.arrow", "train.idx", "val.arrow", "val.idx"]
 
 
+def test_kept_values_may_be_null(tmp_path: Path) -> None:
+    rows = '{"t": "a", "k": null}\n{"t": "b", "k": "x"}\n{"t": "c"}\n'
+    for store in ("jsonl", "arrow"):
+        data = encode(tmp_path, rows, "--text", "t", "--keep", "k", "--store", store, name="in.jsonl")
+        assert [row["keep"] for row in data.rows()] == [{"k": None}, {"k": "x"}]
+        assert data.reasons == [(3, "columns")]
+
+
 def test_stores_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     encode(tmp_path, "a\t1\n", "--text", "0", "--store", "parquet", code=2)
     assert "--store is one of jsonl, arrow. Received: 'parquet'" in error_line(capsys.readouterr().err)

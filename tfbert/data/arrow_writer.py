@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfbert.data.arrow_store import write_index
+from tfbert.data.rows import segment_ids
 from tfbert.data.source import import_pyarrow
 
 BATCH_ROWS = 8192
@@ -86,7 +87,7 @@ def make_table(
     columns = []
     for field in schema:
         if field.name in ("wordids", "segmentids", "words"):
-            segments = _segment_ids(lengths, first_lengths) if field.name == "segmentids" else None
+            segments = segment_ids(lengths if first_lengths is None else first_lengths, lengths)
             values = {"wordids": token_ids, "segmentids": segments, "words": words}[field.name]
             column = pa.ListArray.from_arrays(offsets, pa.array(values).cast(field.type.value_type))
         elif field.name == "keep":
@@ -96,12 +97,6 @@ def make_table(
             column = pa.array({"type": types, "label": labels, "weight": weights}[field.name], field.type)
         columns.append(column)
     return pa.table(columns, schema=schema)
-
-
-def _segment_ids(lengths: npt.NDArray[np.int64], first_lengths: npt.NDArray[np.int64] | None) -> npt.NDArray[np.uint8]:
-    firsts = lengths if first_lengths is None else first_lengths
-    runs = np.stack([firsts, lengths - firsts], axis=1).ravel()
-    return np.repeat(np.tile(np.array([0, 1], np.uint8), len(lengths)), runs)
 
 
 def dump_table(table: Any) -> bytes:

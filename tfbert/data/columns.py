@@ -35,6 +35,12 @@ class Roles:
         single = [self.text, self.text_b, self.label, self.type, self.weight, self.group]
         return [c for c in single if c is not None] + [*self.keep] + [column for column, _ in self.filters]
 
+    @property
+    def nullable(self) -> range:
+        """Places of the kept columns in `wanted`: nothing is done with them, so they may be null."""
+        first = len(self.wanted) - len(self.filters) - len(self.keep)
+        return range(first, first + len(self.keep))
+
     def without_targets(self) -> "Roles":
         """The same without label, type, weight and group: what prediction needs."""
         return Roles(self.text, self.text_b, keep=self.keep, filters=self.filters)
@@ -55,7 +61,7 @@ class RowFields(NamedTuple):
     label: str | None
     type: str | None
     weight: float
-    keep: dict[str, str]
+    keep: dict[str, str | None]
     group: str | None
 
 

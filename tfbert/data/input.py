@@ -65,6 +65,7 @@ def open_input(
             columns=names,
             header=header,
             replace_bad_bytes=manifest.columns["replace_bad_bytes"],
+            nullable=roles.nullable,
         )
 
     source = open_with(columns.header)

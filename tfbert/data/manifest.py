@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from tfbert.data.source import printable
 from tfbert.data.store import SUFFIXES
 from tfbert.errors import ConfigError, DataError
 from tfbert.text.row_encoder import EncodingSettings
@@ -199,6 +200,30 @@ def _check_numbers(manifest: "Manifest") -> None:
         if min(part.rows, part.bytes, part.truncated) < 0:
             raise ValueError(f"a negative number for {name}")
     manifest.encoding_settings()
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input file as it was when the run began."""
+
+    path: str
+    bytes: int
+    modified_ns: int
+    checksum: str
+
+    @classmethod
+    def of(cls, path: str) -> "Input":
+        stat = Path(path).stat()
+        return cls(path, stat.st_size, stat.st_mtime_ns, file_checksum(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": printable(self.path), "bytes": self.bytes, "checksum": self.checksum}
+
+    def check(self) -> None:
+        """Raises DataError where the file is another one now."""
+        stat = Path(self.path).stat()
+        if (stat.st_size, stat.st_mtime_ns) != (self.bytes, self.modified_ns):
+            raise DataError(f"{self.path}: the file changed while it was read. Run again when it is complete.")
 
 
 def file_checksum(path: Path | str, progress: Callable[[int], object] = int) -> str:

@@ -41,7 +41,7 @@ class Record(NamedTuple):
     label: Label = None
     weight: float = 1.0
     type: str | None = None
-    keep: dict[str, str] | None = None
+    keep: dict[str, str | None] | None = None
     words: str | None = None
 
 

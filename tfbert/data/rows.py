@@ -37,6 +37,10 @@ class Ragged(NamedTuple):
         """Rows first to last - 1."""
         return Ragged(self.values, self.starts[first:last], self.lengths[first:last])
 
+    def select(self, rows: npt.NDArray[np.int64]) -> "Ragged":
+        """The rows of these numbers, in this order."""
+        return Ragged(self.values, self.starts[rows], self.lengths[rows])
+
     def padded(self, length: int, fill: int) -> npt.NDArray[np.int32]:
         """int32 (rows, length), with `fill` behind the end of each row; no row may be longer."""
         if not len(self.values):
@@ -57,6 +61,12 @@ class Ragged(NamedTuple):
         ends = np.cumsum(self.lengths, dtype=np.int64)
         total = int(ends[-1]) if len(ends) else 0
         return self.values[np.arange(total) + np.repeat(self.starts - ends + self.lengths, self.lengths)]
+
+
+def segment_ids(first_lengths: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    """0 for the first `first_lengths` tokens of each row and 1 for the others, the rows one behind the other."""
+    runs = np.stack([first_lengths, lengths - first_lengths], axis=1).ravel()
+    return np.repeat(np.tile(np.array([0, 1], np.uint8), len(lengths)), runs)
 
 
 # One label a row: class ids or numbers, several class ids (multi-label), or whatever stands in the rows (None: nothing)

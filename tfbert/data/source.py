@@ -54,6 +54,7 @@ class Source:
         num_fields: fields that every row must have, known where columns were named; else None.
         wanted: the columns to deliver, in order: field numbers, or keys for JSON lines.
         replace_bad_bytes: decode with U+FFFD instead of rejecting the row.
+        nullable: places in `wanted` that may be null in JSON lines; they are delivered as None.
     """
 
     path: str
@@ -64,6 +65,7 @@ class Source:
     num_fields: int | None
     wanted: tuple[int | str, ...]
     replace_bad_bytes: bool = False
+    nullable: frozenset[int] = frozenset()
 
     @cached_property
     def ambiguous(self) -> frozenset[int]:
@@ -124,6 +126,7 @@ def open_source(
     columns: Sequence[str] | None = None,
     header: bool | None = None,
     replace_bad_bytes: bool = False,
+    nullable: Iterable[int] = (),
 ) -> Source:
     """Finds format, header and columns of a file.
 
@@ -135,6 +138,7 @@ def open_source(
         columns: names of the columns, for files without a header.
         header: whether the first line is a header; None: exactly when a column is named and `columns` is None.
         replace_bad_bytes: as in `Source`.
+        nullable: as in `Source`.
 
     Raises:
         ConfigError: the format is unknown.
@@ -182,6 +186,7 @@ def open_source(
         num_fields=len(names) if names is not None and named and format in ("tsv", "csv") else None,
         wanted=resolved,
         replace_bad_bytes=replace_bad_bytes,
+        nullable=frozenset(nullable),
     )
 
 
@@ -534,12 +539,12 @@ def _parse_jsonl(source: Source, line: str) -> list[str]:
         raise RowError("json", str(error)) from None
     if not isinstance(row, dict):
         raise RowError("json", "not an object")
-    fields = []
-    for key in source.wanted:
+    fields: list[Any] = []
+    for place, key in enumerate(source.wanted):
         value = row.get(key)
-        if value is None:
+        if value is None and not (key in row and place in source.nullable):
             raise RowError("columns", f"no {key!r}")
-        fields.append(value if isinstance(value, str) else orjson.dumps(value).decode())
+        fields.append(value if value is None or isinstance(value, str) else orjson.dumps(value).decode())
     return fields
 
 
