@@ -341,7 +341,7 @@ def test_an_interrupted_run_goes_on(
     with patch("preprocess.pool.ProcessPoolExecutor", InlineExecutor):
         assert main([*words, "--workers", "1"]) == (143 if how == "signal" else 1)
     assert not (tmp_path / "out.tsv").exists()
-    assert "--resume goes on from them" in capsys.readouterr().err
+    assert "--resume goes on from it" in capsys.readouterr().err
     monkeypatch.setattr(
         preprocess.augment, "finish", lambda job: done.update(again=not job.prepared.done) or finish(job)
     )
