@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from tfbert.data.output import atomic_file
+from tfbert.disk import atomic_file
 from tfbert.progress import logger
 from tfbert.strategy import all_sum, worker_of
 from tfbert.trainer import Trainer
