@@ -88,27 +88,31 @@ def test_the_budget_holds_over_kills(rows: Path, tmp_path: Path, finished: Any) 
     assert steps == sorted(set(steps))
 
 
-@pytest.mark.parametrize("flags", [[], ["--optimizer_type", "lamb", "--mask_unit", "ngram"]], ids=["adamw", "lamb"])
-def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(tmp_path: Path, flags: list[str]) -> None:
-    """By steps, with dropout, growing batches and micro-batches: the same weights to the bit."""
+@pytest.mark.parametrize(
+    ("act", "code", "flags"),
+    [(kill, None, []), (lambda: os.kill(os.getpid(), signal.SIGTERM), 143, ["--optimizer_type", "lamb"])],
+    ids=["killed, adamw", "SIGTERM, lamb"],
+)
+def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(
+    tmp_path: Path, act: Any, code: int | None, flags: list[str]
+) -> None:
+    """By steps, with dropout, n-grams, growing batches and micro-batches: the same weights to the bit."""
     data = make_rows(tmp_path, words=lambda i, n: "1" + "".join("10"[(i + k) % 2] for k in range(n - 1)))
     more = ["--warmup_batch_size", "5", "--batch_warmup_rows", "80", "--train_micro_batch_size_per_gpu", "6"]
-    settings = [*STEPS, *more, *flags, "--save_steps", "2"]
+    settings = [*STEPS, "--mask_unit", "ngram", *more, *flags, "--save_steps", "2"]
     with fake_time(0.0):
         whole = pretrain(data, tmp_path / "whole", *settings)
-    for moment, (act, code) in enumerate([(kill, None), (lambda: os.kill(os.getpid(), signal.SIGTERM), 143)]):
-        run_dir = tmp_path / f"stopped{moment}"
-        with fake_time(0.0) as now:
-            now.at = (7, act)
-            if code is None:
-                with pytest.raises(Killed):
-                    pretrain(data, run_dir, *settings)
-            else:
-                pretrain(data, run_dir, *settings, code=code)
-        with fake_time(0.0):
-            run = pretrain(data, run_dir, *settings)
-        assert same_tensors(exported(run), exported(whole))
-        assert [row["val_loss"] for row in run.log if row["val_loss"]][-1] == whole.log[-1]["val_loss"]
+    with fake_time(0.0) as now:
+        now.at = (7, act)
+        if code is None:
+            with pytest.raises(Killed):
+                pretrain(data, tmp_path / "run", *settings)
+        else:
+            pretrain(data, tmp_path / "run", *settings, code=code)
+    with fake_time(0.0):
+        run = pretrain(data, tmp_path / "run", *settings)
+    assert same_tensors(exported(run), exported(whole))
+    assert [row["val_loss"] for row in run.log if row["val_loss"]][-1] == whole.log[-1]["val_loss"]
 
 
 def test_replicas_and_micro_batches_give_the_numbers_of_one_device(rows: Path, tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ model = keras.models.Model(model.inputs[:2], wanted)
 batch = np.load(inputs)
 values = model.predict_on_batch([batch["token_ids"], batch["segment_ids"]])
 np.savez(outputs, **dict(zip(("tokens", "pooled", "masked", "pairs"), values)))
+whole = keras_bert.load_trained_model_from_checkpoint(*files, training=True, seq_len=None)
+whole.save_weights(f"{folder}/keras_bert.h5")
 """
 
 
@@ -92,6 +94,22 @@ def test_keras_bert_loads_the_google_checkpoint(tmp_path: Path) -> None:
     np.testing.assert_allclose(masked[real], theirs["masked"][real], rtol=0, atol=1e-5)
     pairs = values(keras.ops.softmax(model.pair_logits(hidden)))
     np.testing.assert_allclose(pairs, theirs["pairs"], rtol=0, atol=1e-5)
+    # the weights that its model writes as HDF5 are read again
+    init = find_init(tmp_path / "a b/keras_bert.h5")
+    assert (init.kind, init.config) == ("hdf5", CONFIG)
+    again = MaskedLM(init.config, pooler=True, pair_head=True)
+    assert load_masked_lm(again, init) == len(model.weights)
+    for before, after in zip(model.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(values(before), values(after), before.path)
+    encoder = BertEncoder(init.config)
+    assert load_encoder(encoder, init) == len(encoder.weights)
+    with pytest.raises(
+        CheckpointError, match=r"all 53 tensors of the encoder\. Received: 16 that do not fit: Encoder-3-"
+    ):
+        load_encoder(BertEncoder(BertConfig(**SIZES | {"num_hidden_layers": 3})), init)
+    init.path.write_bytes(init.path.read_bytes()[:2000])
+    with pytest.raises(CheckpointError, match="HDF5 weights are those of keras-bert's model"):
+        load_encoder(BertEncoder(init.config), init)
 
 
 def huggingface_names(layers: int) -> set[str]:

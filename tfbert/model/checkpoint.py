@@ -47,7 +47,7 @@ class Init:
     """Where an encoder starts from.
 
     Attributes:
-        kind: google, huggingface, run or config.
+        kind: google, huggingface, hdf5 (of keras-bert), run or config.
         path: checkpoint prefix, safetensors file, weight file or config file.
         config: sizes of the encoder.
         vocab: the vocab.txt beside it, if there is one.
@@ -64,7 +64,8 @@ def find_init(path: Path | str, vocab_size: int | None = None) -> Init:
 
     Args:
         path: a folder with a Google checkpoint, a Hugging Face folder, a run folder (of pretraining: its last export),
-            a checkpoint prefix (also its .index file), or a bare config file for random weights.
+            a checkpoint prefix (also its .index file), an HDF5 file of weights that keras-bert's model wrote, or a bare
+            config file for random weights.
         vocab_size: for a bare config without one.
 
     Raises:
@@ -76,6 +77,8 @@ def find_init(path: Path | str, vocab_size: int | None = None) -> Init:
     folder = path if path.is_dir() else path.parent
     vocab = folder / "vocab.txt" if (folder / "vocab.txt").is_file() else None
     bert_config = folder / "bert_config.json"
+    if path.suffix in (".h5", ".hdf5") and path.is_file():
+        return Init("hdf5", path, BertConfig.load(_first_file([bert_config, folder / "config.json"], folder)), vocab)
     if path.is_dir():
         if (path / EXPORTS / LAST_EXPORT).is_dir():
             return find_init(path / EXPORTS / LAST_EXPORT)
@@ -294,8 +297,56 @@ class _HuggingFace(_Source):
             tensors.setdefault("cls.predictions.bias", bias)
 
 
+class _Hdf5(_Source):
+    """Weights of keras-bert's own model, which has layers of the same names with the same weights in the same order.
+
+    Written by `save_weights`, or by `save` with the model, under legacy Keras.
+    """
+
+    kind = "google"  # whose table tells how many tensors a layer has
+    _bad = (
+        OSError,
+        KeyError,
+        ValueError,
+        RuntimeError,
+        TypeError,
+        AttributeError,
+    )  # what h5py raises for damaged files
+
+    def __init__(self, path: Path):
+        import h5py
+
+        self.path = path
+        self._tensors: dict[str, np.ndarray] = {}
+        try:
+            with h5py.File(path) as file:
+                root = file["model_weights"] if "model_weights" in file else file
+                for layer in root.attrs["layer_names"]:
+                    name = layer.decode() if isinstance(layer, bytes) else str(layer)
+                    for i, weight in enumerate(root[name].attrs["weight_names"]):
+                        self._tensors[f"{name}/{i}"] = np.asarray(root[name][weight])
+        except self._bad as error:
+            raise CheckpointError(
+                f"{path}: HDF5 weights are those of keras-bert's model, as legacy Keras writes them. Received: "
+                f"{_one_line(error)}."
+            ) from error
+
+    def names(self, config: BertConfig, *parts: str) -> dict[str, list[str]]:
+        names = super().names(config, *parts)
+        return {layer: [f"{layer}/{i}" for i in range(len(tensors))] for layer, tensors in names.items()}
+
+    def shape(self, name: str) -> Sequence[int] | None:
+        value = self._tensors.get(name)
+        return None if value is None else value.shape
+
+    def read(self, name: str) -> np.ndarray:
+        return self._tensors[name].astype(np.float32)
+
+
 def _open_source(init: Init) -> _Source:
-    return _Google(init.path) if init.kind == "google" else _HuggingFace(init.path, init.config)
+    if init.kind == "google":
+        return _Google(init.path)
+    return _Hdf5(init.path) if init.kind == "hdf5" else _HuggingFace(init.path, init.config)
 
 
 def _config_of(model: MaskedLM | BertEncoder) -> BertConfig:
