@@ -13,6 +13,7 @@ from classify_runs import make_data, train
 from encode_runs import error_line
 from pretrain_runs import NUM_TOKENS, SIZES, exported, exports, fake_time, make_rows, pretrain, same_tensors, write_rows
 
+from tfbert.errors import CheckpointError
 from tfbert.model.checkpoint import find_init
 from tfbert.state import read_state
 
@@ -74,6 +75,8 @@ def test_the_budget_holds_over_kills(rows: Path, tmp_path: Path, finished: Any) 
         with pytest.raises(Killed):
             pretrain(rows, tmp_path / "run", *flags)
     written = (tmp_path / "run/exports/0.5/model.safetensors").stat().st_mtime_ns
+    with pytest.raises(CheckpointError, match=r"its exports so far: 0\.5\. Name one of them"):
+        find_init(tmp_path / "run")
     with fake_time(1.0) as now:
         now.at = (4, lambda: os.kill(os.getpid(), signal.SIGTERM))
         pretrain(rows, tmp_path / "run", *flags, code=143)

@@ -96,6 +96,12 @@ def find_init(path: Path | str, vocab_size: int | None = None) -> Init:
         prefix = path.with_suffix("") if path.suffix == ".index" or ".data-" in path.name else path
         if prefix.with_name(prefix.name + ".index").is_file():
             return _google(prefix, bert_config, vocab)
+    if (path / EXPORTS).is_dir():
+        found = sorted(each.name for each in (path / EXPORTS).iterdir())
+        raise CheckpointError(
+            f"A pretraining run is an --init when it is complete. Received: {path}, which is not; its exports so far: "
+            f"{', '.join(found) or 'none'}. Name one of them."
+        )
     raise CheckpointError(
         "--init takes a folder with a Google checkpoint (bert_config.json, bert_model.ckpt.*), a Hugging Face folder "
         f"(config.json, model.safetensors), a run folder, or a config .json for random weights. Received: {path}, "
