@@ -157,6 +157,34 @@ def test_no_print_and_no_assert(name: str):
         assert not isinstance(node, ast.Assert), f"{name}:{node.lineno}"
 
 
+UNSAFE_CALLS = {
+    *("eval", "exec", "compile", "os.system", "os.popen", "yaml.load", "yaml.unsafe_load", "yaml.full_load"),
+    *("shutil.unpack_archive", "tarfile.open", "zipfile.ZipFile", "keras.models.load_model", "keras.saving.load_model"),
+}
+UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "tarfile", "zipfile"}
+GONE_FROM_NUMPY = {"int", "float", "object", "str", "product", "cumproduct", "in1d", "trapz", "alltrue", "NaN"}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_nothing_that_runs_what_it_reads(name: str):
+    """No pickle, no eval, no shell, no archives that unpack to where they like."""
+    assert not {target.split(".")[0] for target, _ in imports(TREES[name])} & UNSAFE_MODULES
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in UNSAFE_CALLS, f"{name}:{node.lineno}"
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            assert given.get("shell", "False") == "False", f"{name}:{node.lineno}"
+            assert given.get("allow_pickle", "False") == "False", f"{name}:{node.lineno}"
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_nothing_that_numpy_no_longer_has(name: str):
+    """Case 189."""
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np":
+            assert node.attr not in GONE_FROM_NUMPY, f"{name}:{node.lineno}"
+
+
 @pytest.mark.parametrize("name", TREES)
 def test_every_module_says_what_it_is(name: str):
     assert ast.get_docstring(TREES[name])

@@ -190,12 +190,18 @@ def parse(config_class: type[C], prog: str, argv: Sequence[str]) -> C:
         values = parser.parse_args(_config_first(argv))
     except (ArgumentError, TypeError, ValueError) as error:
         message = " ".join(str(error).split())
-        if "item assignment" in message:  # what the parser says of one value where it wants several
+        if (
+            "item assignment" in message or "is not iterable" in message
+        ):  # what the parser says of one value where it wants several
             message = "A setting of several values stands in a YAML file as a list, such as `val: [dev.tsv]`"
         raise ConfigError(f"{message}. `{prog} --help` lists the flags.") from None
     chosen = {}
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
         value = values[field.name]
+        if value is None and field.metadata.get("repeat"):
+            value = []
+        if isinstance(value, str) and field.metadata.get("repeat"):
+            value = [value]  # one value of a setting that may have several, in a YAML file
         chosen[field.name] = tuple(value) if isinstance(value, list) else value
     return config_class(**chosen)
 

@@ -10,7 +10,9 @@ from classify_runs import make_data, predict, table, train, write_model
 from encode_runs import TOKENS, error_line
 
 import preprocess.__main__ as preprocess_script
+from preprocess.encode import EncodeConfig
 from tfbert import class_values
+from tfbert.cli import parse
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,11 +52,22 @@ def test_encoding_a_data_set_into_itself(data, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("text", "filters"),
+    [("filter: a!=b\n", ("a!=b",)), ("filter: [a!=b, 0!=1]\n", ("a!=b", "0!=1")), ("filter: null\n", ())],
+)
+def test_one_value_of_a_setting_that_may_have_several(tmp_path, text, filters):
+    (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
+    words = ["in.tsv", "--config", str(tmp_path / "c.yaml"), "--vocab", "v", "--out", "d", "--text", "0"]
+    assert parse(EncodeConfig, "encode", words).filter == filters
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("text: [a, b]\n", "one value is wanted"),
         ("text: {a: b}\n", "one value is wanted"),
         ("val: dev.tsv\n", "a list"),
+        ("val: 7\n", "a list"),
     ],
 )
 def test_wrong_kinds_in_a_yaml_file(rows, tmp_path, capsys, text, message):

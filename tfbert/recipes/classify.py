@@ -178,6 +178,8 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
         raise ConfigError(f"--class_weights needs one class a row. Received: the task {task}.")
     if settings.sampling != "none" and task != "classify":
         raise ConfigError(f"--sampling needs one class a row. Received: {settings.sampling} with the task {task}.")
+    if settings.loss != "focal" and (settings.focal_gamma, settings.focal_alpha) != (2.0, "0.25"):
+        logger.warning("--focal_gamma and --focal_alpha belong to --loss focal; the loss is %s", settings.loss)
     init = find_init(settings.init, data.manifest.vocab_size if data.manifest else None)
     _check_dropout(settings, init)
     if data.manifest is not None:
