@@ -76,10 +76,14 @@ class _Share:
 
 def _share(store: RowStore, rows: Rows, multiple: int, worker: Worker) -> _Share:
     """Copies of the first row fill a batch up to a multiple, so that no replica is ever empty; they will weigh 0."""
-    filled = np.concatenate([rows, np.repeat(rows[:1], -len(rows) % multiple)])
+    longest = int(store.lengths[rows].max())
+    missing = -len(rows) % multiple
+    if not missing and worker == ALONE:
+        return _Share(rows, len(rows), longest)
+    filled = np.concatenate([rows, np.repeat(rows[:1], missing)])
     part = replica_slice(len(filled), *worker)
     num_real = min(max(len(rows) - part.start, 0), part.stop - part.start)
-    return _Share(filled[part], num_real, int(store.lengths[rows].max()))
+    return _Share(filled[part], num_real, longest)
 
 
 def make_batch(

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -143,10 +143,15 @@ def read_index(data_path: Path) -> RowIndex | None:
         return RowIndex(np.zeros(1, np.int64), empty, empty)
     lengths_at = _HEADER + 8 * (rows + 1)
     return RowIndex(
-        np.memmap(path, "<i8", "r", _HEADER, (rows + 1,)),
-        np.memmap(path, "<i4", "r", lengths_at, (rows,)),
-        np.memmap(path, "<i4", "r", lengths_at + 4 * rows, (rows,)),
+        _mapped(path, "<i8", _HEADER, rows + 1),
+        _mapped(path, "<i4", lengths_at, rows),
+        _mapped(path, "<i4", lengths_at + 4 * rows, rows),
     )
+
+
+def _mapped(path: Path, dtype: str, offset: int, count: int) -> npt.NDArray[Any]:
+    """Part of a file as a plain array, since `np.memmap` makes every access dearer; it stays mapped while in use."""
+    return np.memmap(path, dtype, "r", offset, (count,)).view(np.ndarray)
 
 
 def _checksum(header: bytes, rest: BinaryIO) -> int:
