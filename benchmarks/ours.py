@@ -124,7 +124,7 @@ def main() -> None:
         one = commands.add_parser(run.__name__)
         one.add_argument("source", type=Path)
         for name, kind in flags.items():
-            more = {"action": "store_true"} if kind is bool else {"type": kind}
+            more = {"action": "store_true"} if kind is bool else {"type": kind, "required": name != "limit"}
             one.add_argument(f"--{name}", **more)
         one.set_defaults(run=run)
 
