@@ -116,9 +116,10 @@ def find_micro_batches(trainer: Trainer, example: Batch, rows: int, least: int, 
     if not size:
         if errors and not isinstance(errors[-1], tf.errors.ResourceExhaustedError | MemoryError):
             raise errors[-1]
+        took = f", {peak_bytes() / 1e9:.2f} GB of {bound.most / 1e9:g}" if bound is not None else ""
         raise TrainingError(
             f"The longest row must fit into memory. Received: {replicas} device(s) on which a micro-batch of one row "
-            "does not. Encode with a smaller --max_len, take a smaller model, or allow more (--memory_gb on a CPU)."
+            f"does not{took}. Encode with a smaller --max_len, take a smaller model, or allow more (--memory_gb)."
         ) from (errors[-1] if errors else None)
     count = max(least, -(-rows // size))
     trainer.cut_into(count)

@@ -429,7 +429,7 @@ def test_dmi_from_an_untrained_head_warns(data: Path, small: Path, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("eagerly")
-def test_several_labels_a_row(small: Path, tmp_path: Path):
+def test_several_labels_a_row(small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     rows = texts(90)
     lines = [
         f"{text}\t{','.join(name for name in NAMES if name[0] in text)}{',odd' * (i % 2)}\n"
@@ -437,7 +437,9 @@ def test_several_labels_a_row(small: Path, tmp_path: Path):
     ]
     words = ["--task", "multilabel"]
     data = make_data(tmp_path, "text\tlabel\n" + "".join(lines), *words)
-    run = train(data.folder, tmp_path / "run", "--epochs", "3", init=small)
+    message = refused(data.folder, small, tmp_path / "no", capsys, "--sampling", "sqrt")
+    assert "--sampling needs one class a row. Received: sqrt with the task multilabel" in message
+    run = train(data.folder, tmp_path / "run", "--epochs", "3", "--rdrop", "1", init=small)
     assert run.column("val_loss")[-1] < run.column("val_loss")[0]
     assert list(run.log[0])[-4:] == ["val_loss", "val_accuracy", "val_macro_f1", "val_micro_f1"]
     assert list(run.metrics[0]["val_f1_per_class"]) == [*NAMES, "odd"]
