@@ -13,6 +13,7 @@ def commands() -> Mapping[str, Command]:
     return {
         "run": (predictor.RunConfig, predictor.run, "label the rows of a file"),
         "evaluate": (predictor.EvaluateConfig, predictor.evaluate, "score a run on labelled rows"),
+        "export": (predictor.ExportConfig, predictor.export, "write a run's model as a file that others serve"),
     }
 
 

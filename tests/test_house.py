@@ -48,6 +48,7 @@ ALLOWED = {
     "recovery": BASE | {"callbacks", "state"},
     "run_folder": BASE | {"data", "model"},
     "class_values": BASE,
+    "serving": BASE | {"data", "model", "run_folder"},
     "features": BASE | {"data", "model", "objectives", "trainer"},
     "validation": BASE | {"data", "features", "losses", "report", "strategy", "trainer"},
     "checks": BASE | {"data", "model", "settings"},

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from tfbert import __version__, report
+from tfbert import __version__, report, serving
 from tfbert.data.batch import Batch, collate, fill_up, padded_length
 from tfbert.data.columns import FieldReader, Roles, split_names
 from tfbert.data.dataset import DataSet
@@ -568,3 +568,31 @@ def evaluate(config: EvaluateConfig) -> None:
         sys.stdout.write(orjson.dumps(result).decode() + "\n")
     else:
         sys.stdout.write(report.text_report(result) + "\n")
+
+
+@dataclass(frozen=True)
+class ExportConfig:
+    """Write a run's classifier as a file that others serve."""
+
+    run_dir: str
+    """Folder of `train.py classify`."""
+    output: str
+    """Folder to make: the model, labels.txt, vocab.txt and the configs."""
+    format: str = "savedmodel"
+    """savedmodel (TensorFlow Serving), or onnx (needs `pip install tf2onnx onnx`)."""
+    int8: bool = False
+    """Weights of the products as 8-bit integers, for onnx (needs onnxruntime): smaller, and less exact."""
+
+    def __post_init__(self) -> None:
+        if self.format not in serving.FORMATS:
+            raise ConfigError(f"--format is one of {', '.join(serving.FORMATS)}. Received: {self.format!r}.")
+        if self.int8 and self.format == "savedmodel":
+            raise ConfigError("--int8 is for onnx. Received: savedmodel. Leave it out.")
+
+
+def export(config: ExportConfig) -> None:
+    """Writes the model of a run."""
+    predictor = Predictor(config.run_dir, "cpu:1")
+    model, pad_id = predictor.scorer.model, predictor.manifest.pad_id
+    serving.export(predictor.run, model, predictor.task, pad_id, config.format, Path(config.output), config.int8)
+    logger.info("%s written to %s", config.format, config.output)

@@ -105,7 +105,7 @@ class BertEncoder(keras.Model):
         if drops:
             x = stateless_dropout(x, rate, drops.next())
         blocked = -1e9 if self.compute_dtype != "float16" else -3e4
-        bias = ops.cast(1 - ops.cast(mask, "int32"), self.compute_dtype)[:, None, None, :] * blocked
+        bias = ops.expand_dims(ops.cast(1 - ops.cast(mask, "int32"), self.compute_dtype), (1, 2)) * blocked
         for attention, norm, feed_forward, norm_2 in zip(
             self.attentions, self.attention_norms, self.feed_forwards, self.feed_forward_norms, strict=True
         ):

@@ -17,15 +17,15 @@ _HEAD_DROPOUT = 2_000  # number of the head's dropout; the encoder's count from 
 
 def masked_mean(x, mask):
     """Mean over tokens: (B, L, H), (B, L) -> (B, H); zeros for a row without tokens."""
-    weights = ops.cast(mask, x.dtype)[:, :, None]
+    weights = ops.expand_dims(ops.cast(mask, x.dtype), -1)
     return ops.sum(x * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1.0)
 
 
 def masked_max(x, mask):
     """Maximum over tokens: (B, L, H), (B, L) -> (B, H); zeros for a row without tokens."""
     lowest = -3e4 if x.dtype == "float16" else -1e9
-    highest = ops.max(ops.where(ops.cast(mask, "bool")[:, :, None], x, ops.cast(lowest, x.dtype)), axis=1)
-    return ops.where(ops.any(ops.cast(mask, "bool"), axis=1)[:, None], highest, ops.zeros_like(highest))
+    highest = ops.max(ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), x, ops.cast(lowest, x.dtype)), axis=1)
+    return ops.where(ops.any(ops.cast(mask, "bool"), axis=1, keepdims=True), highest, ops.zeros_like(highest))
 
 
 @keras.saving.register_keras_serializable(package)
