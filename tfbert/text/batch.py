@@ -62,7 +62,7 @@ class BatchTokenizer:
 
     def _encode(self, texts: Sequence[str]) -> TokenRows:
         codes = _code_points("\n".join([*texts, ""]))  # a blank behind each, so no run goes on in the next text
-        text_ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1) - 1
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts)) + 1
         units = self._look_up(codes)  # where a unit begins: its id, or the number of its pieces
         in_run = units == _IN_RUN
         starts = np.flatnonzero(in_run[1:] > in_run[:-1]) + 1
@@ -71,7 +71,7 @@ class BatchTokenizer:
         if len(starts):
             units[starts] = np.fromiter(map(self._runs.__getitem__, _runs(codes, in_run)), np.int32, len(starts))
         is_unit = (units >= 0) | (units <= _SEVERAL)
-        ids, ends = units[is_unit], np.cumsum(is_unit, dtype=np.int64)
+        ids, lengths = units[is_unit], np.add.reduceat(is_unit, np.cumsum(sizes) - sizes, dtype=np.int64)
         several = np.flatnonzero(ids < 0)
         if len(several):
             pieces = self._runs.pieces(ids[several])
@@ -79,17 +79,22 @@ class BatchTokenizer:
             counts[several] = np.fromiter(map(len, pieces), np.int64, len(pieces))
             ids = np.repeat(ids, counts)
             ids[ids < 0] = np.fromiter(chain.from_iterable(pieces), np.int32)
-            ends = np.concatenate([[0], np.cumsum(counts)])[ends]
-        return TokenRows(ids, np.diff(ends[text_ends], prepend=0))
+            ends = np.concatenate([[0], np.cumsum(counts)])[np.cumsum(lengths)]
+            lengths = np.diff(ends, prepend=0)
+        return TokenRows(ids, lengths)
 
     def _look_up(self, codes: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         """What every character is; `_LOOKS_ROUND` is resolved."""
-        kinds = self._kinds.take(codes)
+        kinds = np.empty(len(codes), np.int32)
+        for first in range(0, len(codes), GROUP_CHARS):  # by parts, as `take` makes a copy of 8 bytes a character
+            part = slice(first, first + GROUP_CHARS)
+            kinds[part] = self._kinds.take(codes[part])
         lowest = kinds.min()
         if lowest == _NEW:
-            for code_point in np.unique(codes[kinds == _NEW]).tolist():
+            is_new = kinds == _NEW
+            for code_point in np.unique(codes[is_new]).tolist():
                 self._kinds[code_point] = self._kind(chr(code_point))
-            kinds = self._kinds.take(codes)
+            kinds[is_new] = self._kinds.take(codes[is_new])
             lowest = kinds.min()
         if lowest == _LOOKS_ROUND:
             is_blank = kinds == _BLANK
