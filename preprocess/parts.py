@@ -1,5 +1,6 @@
 """Parts: what workers make of the chunks of an input, and what the merge reads."""
 
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,7 +35,7 @@ class PartStats:
         rejected: rows rejected, by reason.
         first_bad: the first reject that is the data's fault.
         counts: what else the job counts, by kind and reason.
-        sizes: bytes of the part's files, by suffix.
+        sums: CRC-32 of the part's files, by suffix.
         source: number of the input in its group.
         first_line: line number of the part's first row.
     """
@@ -45,7 +46,7 @@ class PartStats:
     rejected: dict[str, int]
     first_bad: dict[str, Any] | None
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
     source: int = 0
     first_line: int = 1
 
@@ -70,18 +71,22 @@ class PartFiles:
     def save(self, contents: Mapping[str, bytes | bytearray], stats: PartStats) -> PartStats:
         for suffix, content in contents.items():
             self.path(suffix).write_bytes(content)
-        stats = replace(stats, sizes={suffix: len(content) for suffix, content in contents.items()})
+        stats = replace(stats, sums={suffix: zlib.crc32(content) for suffix, content in contents.items()})
+        described = orjson.dumps(asdict(stats))
         temporary = self.path(".stats.tmp")
-        temporary.write_bytes(orjson.dumps(asdict(stats)))
+        temporary.write_bytes(b"%08x\n" % zlib.crc32(described) + described)
         temporary.replace(self.path(".stats"))
         return stats
 
     def load(self) -> PartStats | None:
-        """The statistics of a whole part, or None where it is absent or a file of it was cut."""
+        """The statistics of a whole part, or None where it is absent or a file of it was cut or changed."""
         try:
-            stats = PartStats(**orjson.loads(self.path(".stats").read_bytes()))
-            whole = all(self.path(suffix).stat().st_size == size for suffix, size in stats.sizes.items())
-        except (OSError, orjson.JSONDecodeError):
+            checksum, _, described = self.path(".stats").read_bytes().partition(b"\n")
+            if checksum != b"%08x" % zlib.crc32(described):
+                return None
+            stats = PartStats(**orjson.loads(described))
+            whole = all(zlib.crc32(self.path(suffix).read_bytes()) == checked for suffix, checked in stats.sums.items())
+        except (OSError, ValueError, TypeError):  # TypeError: of another version
             return None
         return stats if whole else None
 

@@ -225,8 +225,8 @@ class Job:
         code = attempt.finish()
         if code == 0:
             return False
-        if code in (1, -SIGNALS[name]) and code not in STOPPED and "tfbert" not in attempt.output:
-            return True  # Python itself was starting
+        if code in (1, -SIGNALS[name]) and code not in STOPPED and ", in main" not in attempt.output:
+            return True  # Python itself was starting, or still importing
         if code not in STOPPED or "Traceback" in attempt.output:
             raise Difference(f"exit code {code} after {name}: {self.words()}\n{attempt.output}")
         bench.note(self.name, name, share=round(share, 3), exit=code)

@@ -253,12 +253,19 @@ def test_a_stopped_run_leaves_the_old_data_set_alone(shop: Workshop, before: dic
 
 
 def test_resume_makes_a_cut_part_again(shop: Workshop) -> None:
+    """Also one with a changed byte."""
     whole = encode(shop.folder, [shop.source], *LABELLED, "--chunk_bytes", "30", out="whole").files
     assert shop.interrupt(signal.SIGTERM)[0] == 143
     for i, suffix in enumerate((".jsonl", ".rows", ".stats")):
         path = shop.work / f"train-{i:06d}{suffix}"
         path.write_bytes(path.read_bytes()[:-5])
     (shop.work / "train-000003.rows").unlink()
+    changes = ((".jsonl", b'"label":0', b'"label":1'), (".stats", b'"rows":', b'"rowz":'))
+    for i, (suffix, old, new) in enumerate(changes, 4):
+        path = shop.work / f"train-{i:06d}{suffix}"
+        content = path.read_bytes()
+        path.write_bytes(content.replace(old, new).replace(b'"label":2', b'"label":1'))
+        assert path.read_bytes() != content
     assert shop.run("--resume")[0] == 0
     assert shop.data.files == whole
 
