@@ -11,10 +11,11 @@ SWEEP = (sweep.SweepConfig, sweep.sweep, "commands of a grid of settings, to be 
 
 def commands() -> Mapping[str, Command]:
     import_tensorflow()
-    from tfbert.recipes import classify, pretrain
+    from tfbert.recipes import classify, distill, pretrain
 
     return {
         "classify": (classify.ClassifyConfig, classify.run, "train a classifier on labelled rows"),
+        "distill": (distill.DistillConfig, distill.run, "train a small classifier to do as larger ones do"),
         "pretrain": (pretrain.PretrainConfig, pretrain.run, "pretrain a masked language model in a budget of time"),
         "sweep": SWEEP,
     }

@@ -35,7 +35,7 @@ ALLOWED = {
     "ray_backend": set(),
     "launch": BASE | {"cli", "ray_backend", "ray_cluster", "train"},
     "strategy": BASE | {"cluster"},
-    "model": BASE,
+    "model": BASE | {"losses"},
     "objectives": BASE | {"losses", "model", "strategy"},
     "trainer": BASE | {"adversarial", "ema", "objectives", "optim", "strategy", "model"},
     "settings": BASE | {"cluster", "data", "optim", "strategy"},
@@ -50,6 +50,8 @@ ALLOWED = {
     "class_values": BASE,
     "serving": BASE | {"data", "model", "run_folder"},
     "features": BASE | {"data", "model", "objectives", "trainer"},
+    "teachers": BASE | {"checks", "data", "features", "model", "objectives", "run_folder", "trainer"},
+    "comparison": BASE | {"data", "features", "model", "objectives", "report", "trainer"},
     "validation": BASE | {"data", "features", "losses", "report", "strategy", "trainer"},
     "checks": BASE | {"data", "model", "settings"},
 }

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,22 +68,41 @@ def compute_features(
     with path.open("wb") as file:  # takes the room at once: a mapped file on a full disk would kill the process
         os.posix_fallocate(file.fileno(), 0, shape[0] * shape[1] * 4)
     features = np.memmap(path, np.float32, "r+", shape=shape)
-    replicas = strategy.num_replicas_in_sync
-    plan = EpochPlan(
-        store.lengths, 512 * replicas, shuffle=False, length_multiple=1, batch_tokens=_BATCH_TOKENS * replicas
-    )
-    scorer = Scorer(model, strategy)
-    with (
-        Progress(len(store), " rows", "features") as progress,
-        distribute(plan_batches(store, plan, feed, replicas), strategy) as stream,
-    ):
-        for rows, batch in zip(plan.batches(), stream, strict=True):
-            features[rows] = scorer.features(batch)[: len(rows)]
-            progress.update(len(rows))
+    for rows, values in outputs_of_rows(Scorer(model, strategy).features, strategy, store, feed, "features"):
+        features[rows] = values
     features.flush()
     with atomic_file(beside, held=True) as file:
         file.write(json.dumps(mark).encode("utf-8"))
     return np.memmap(path, np.float32, "r", shape=shape)
+
+
+def outputs_of_rows(
+    function: Callable[[Any], npt.NDArray[Any]],
+    strategy: tf.distribute.Strategy,
+    store: RowStore,
+    feed: FeedSettings,
+    what: str,
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[Any]]]:
+    """What a function of a batch gives for every row, some rows at a time, with their numbers.
+
+    Args:
+        function: of a batch on the replicas -> an array whose first dimension is the row, such as `Scorer.logits`.
+        strategy: whose replicas share the work.
+        store: the rows.
+        feed: how they become arrays.
+        what: is being made; for the progress.
+    """
+    replicas = strategy.num_replicas_in_sync
+    plan = EpochPlan(
+        store.lengths, 512 * replicas, shuffle=False, length_multiple=1, batch_tokens=_BATCH_TOKENS * replicas
+    )
+    with (
+        Progress(len(store), " rows", what) as progress,
+        distribute(plan_batches(store, plan, feed, replicas), strategy) as stream,
+    ):
+        for rows, batch in zip(plan.batches(), stream, strict=True):
+            yield rows, function(batch)[: len(rows)]
+            progress.update(len(rows))
 
 
 def feature_batches(

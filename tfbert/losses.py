@@ -136,6 +136,73 @@ def divergence(task, logits, others):
     return ops.sum((ops.exp(log_p) - ops.exp(log_q)) * (log_p - log_q), axis=-1) / 2.0
 
 
+def soft_loss(task, teacher_logits, logits, temperature=1.0):
+    """How far a student's prediction is from a teacher's, float32 (B,), nats.
+
+    * `classify`: T^2 times the cross entropy of softmax(student / T) under softmax(teacher / T), summed over classes.
+      It is smallest, T^2 times the entropy of the teacher's prediction, where the two are equal. T^2 keeps the gradient
+      as large as at T = 1. Hinton et al. 2015, arXiv 1503.02531; TinyBERT (arXiv 1909.10351), eq. 10, with T = 1.
+    * `multilabel`: the same of each label's yes and no, mean over the labels.
+    * `regression`: squared error; the temperature has no part in it.
+
+    Args:
+        task: classify, multilabel or regression.
+        teacher_logits: (B, C); a class at -1e9 or below has no share.
+        logits: of the student, (B, C).
+        temperature: T, above 0.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    teacher, student = _scores(teacher_logits), _scores(logits)
+    if teacher.shape[1:] != student.shape[1:]:
+        raise ValueError(
+            f"Teacher and student must have the same classes. Received: shapes {teacher.shape} and {student.shape}."
+        )
+    _same_rows(teacher, student)
+    if task == "regression":
+        return ops.sum(ops.square(teacher - student), axis=-1)
+    teacher, student = teacher / temperature, student / temperature
+    if task == "multilabel":
+        return temperature**2 * ops.mean(ops.softplus(student) - ops.sigmoid(teacher) * student, axis=-1)
+    return -(temperature**2) * ops.sum(ops.softmax(teacher, axis=-1) * ops.log_softmax(student, axis=-1), axis=-1)
+
+
+def states_error(states, others, mask):
+    """Mean squared error of two sequences of vectors over the tokens of each row, padding aside.
+
+    Args:
+        states: (B, L, H).
+        others: (B, L, H).
+        mask: 1 on tokens, 0 on padding, (B, L).
+
+    Returns:
+        float32 (B,); 0 for a row without tokens.
+    """
+    error = ops.mean(ops.square(ops.cast(states, "float32") - ops.cast(others, "float32")), axis=-1)
+    mask = ops.cast(mask, "float32")
+    return ops.sum(error * mask, axis=-1) / ops.maximum(ops.sum(mask, axis=-1), 1.0)
+
+
+def scores_error(scores, others, mask):
+    """Mean squared error of two sets of attention scores over heads and pairs of tokens of each row, padding aside.
+
+    Scores are those before padding is blocked and before the softmax, so no large negative number takes part.
+
+    Args:
+        scores: (B, A, L, L).
+        others: (B, A, L, L).
+        mask: 1 on tokens, 0 on padding, (B, L).
+
+    Returns:
+        float32 (B,); 0 for a row without tokens.
+    """
+    error = ops.mean(ops.square(ops.cast(scores, "float32") - ops.cast(others, "float32")), axis=1)  # (B, L, L)
+    mask = ops.cast(mask, "float32")
+    pairs = mask[:, :, None] * mask[:, None, :]
+    return ops.sum(error * pairs, axis=(1, 2)) / ops.maximum(ops.sum(pairs, axis=(1, 2)), 1.0)
+
+
 def joint_matrix(labels, logits, weights=None):
     """Sum over rows of weight x one-hot x probabilities: float64 (C, C), label by row, prediction by column.
 

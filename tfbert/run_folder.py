@@ -27,7 +27,7 @@ CONFIG = "config.yaml"
 _OURS = (
     "bert_config.json", DESCRIPTION, MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
     "spikes.jsonl", "events", "report", "finished", "last", "features", "verified.json", "parallel.json", "exports",
-    "evaluations.tsv", "evaluations.jsonl",
+    "evaluations.tsv", "evaluations.jsonl", "teacher",
 )  # fmt: skip
 _PATHS = ("data", "init")  # settings that name the same file in several ways
 _GROWING = ("epochs", "early_exit_time_marker")  # settings that a run may be given more of

@@ -117,6 +117,7 @@ class SaveState(keras.callbacks.Callback):
     def variables(self) -> dict[str, tf.Variable]:
         """Every variable that is saved, by name."""
         named = {f"model/{v.path}": v for v in self.trainer.model.variables}
+        named |= {f"objective/{v.path}": v for v in self.trainer.objective.variables}
         named |= {f"optimizer/{name}": v for name, v in self.trainer.optimizer.state().items()}
         if self.trainer.average is not None:
             named |= {f"average/{path}": v for path, v in self.trainer.average.shadows.items()}

@@ -1,5 +1,7 @@
 """The BERT encoder: post-LN or pre-LN Transformer with keras-bert's layer names, so Google checkpoints load by name."""
 
+from typing import NamedTuple
+
 import keras
 from keras import ops
 
@@ -91,6 +93,21 @@ class BertEncoder(keras.Model):
         Raises:
             ValueError: L is known and above `max_position_embeddings`.
         """
+        return self._encode(inputs, training, seed, None)
+
+    def states(self, inputs, training=False, seed=None):
+        """What the layers give on the way; arguments and errors as `call`.
+
+        Returns:
+            Hidden states: of the embeddings, then of every layer, num_hidden_layers + 1 of (B, L, H); and attention
+            scores before padding is blocked and before the softmax, num_hidden_layers of (B, A, L, L).
+        """
+        found = _States([], [])
+        self._encode(inputs, training, seed, found)
+        return found.hidden, found.scores
+
+    def _encode(self, inputs, training, seed, states):
+        """`call`; writes down hidden states and scores in `states`, unless it is None."""
         token_ids, mask = inputs["token_ids"], inputs["padding_mask"]
         if (token_ids.shape[1] or 0) > self.config.max_position_embeddings:
             raise ValueError(
@@ -102,6 +119,8 @@ class BertEncoder(keras.Model):
         drops = _Dropouts(seed) if training else None
         x = self.token(token_ids) + self.segment(inputs["segment_ids"]) + self.position.first(length)
         x = self.embedding_norm(ops.reshape(x, (-1, self.config.hidden_size)))
+        if states is not None:
+            states.hidden.append(ops.reshape(x, (-1, length, self.config.hidden_size)))
         if drops:
             x = stateless_dropout(x, rate, drops.next())
         blocked = -1e9 if self.compute_dtype != "float16" else -3e4
@@ -109,12 +128,20 @@ class BertEncoder(keras.Model):
         for attention, norm, feed_forward, norm_2 in zip(
             self.attentions, self.attention_norms, self.feed_forwards, self.feed_forward_norms, strict=True
         ):
-            y = attention(norm(x) if pre_ln else x, bias, length=length, seed=drops.next() if drops else None)
+            drop = drops.next() if drops else None
+            y = attention(norm(x) if pre_ln else x, bias, length=length, seed=drop, with_scores=states is not None)
+            if states is not None:
+                y, scores = y
+                states.scores.append(scores)
             x = x + (stateless_dropout(y, rate, drops.next()) if drops else y)
             x = x if pre_ln else norm(x)
             y = feed_forward(norm_2(x) if pre_ln else x)
             x = x + (stateless_dropout(y, rate, drops.next()) if drops else y)
             x = x if pre_ln else norm_2(x)
+            if states is not None:
+                is_last = len(states.scores) == self.config.num_hidden_layers
+                y = self.final_norm(x) if pre_ln and is_last else x
+                states.hidden.append(ops.reshape(y, (-1, length, self.config.hidden_size)))
         if pre_ln:
             x = self.final_norm(x)
         return ops.reshape(x, (-1, length, self.config.hidden_size))
@@ -126,6 +153,13 @@ class BertEncoder(keras.Model):
     @classmethod
     def from_config(cls, config):
         return cls(**config | {"dtype": keras.saving.deserialize_keras_object(config["dtype"])})
+
+
+class _States(NamedTuple):
+    """What layers give, as it comes."""
+
+    hidden: list
+    scores: list
 
 
 class _Dropouts:

@@ -132,7 +132,7 @@ class SelfAttention(keras.layers.Layer):
                 )
             self.built = True
 
-    def call(self, x, bias, *, length, seed=None):
+    def call(self, x, bias, *, length, seed=None, with_scores=False):
         """Attends within rows.
 
         Args:
@@ -140,9 +140,10 @@ class SelfAttention(keras.layers.Layer):
             bias: added to the scores, (B, 1, 1, L): 0 for tokens, very negative for padding.
             length: L.
             seed: of the dropout on the probabilities, or None for none.
+            with_scores: give the scores as well, as they are before `bias`.
 
         Returns:
-            (T, H).
+            (T, H); with scores, and (B, A, L, L).
         """
         size = self.width // self.num_heads
 
@@ -153,12 +154,13 @@ class SelfAttention(keras.layers.Layer):
 
         q = heads(self.Wq, self.bq, size**-0.5)
         k, v = heads(self.Wk, self.bk), heads(self.Wv, self.bv)
-        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2))) + bias  # (B, A, L, L)
-        probabilities = ops.softmax(scores, axis=-1)
+        scores = ops.matmul(q, ops.transpose(k, (0, 1, 3, 2)))  # (B, A, L, L)
+        probabilities = ops.softmax(scores + bias, axis=-1)
         if seed is not None:
             probabilities = stateless_dropout(probabilities, self.dropout, seed)
         y = ops.transpose(ops.matmul(probabilities, v), (0, 2, 1, 3))  # (B, L, A, S)
-        return dense(ops.reshape(y, (-1, self.width)), self.Wo, self.bo)
+        y = dense(ops.reshape(y, (-1, self.width)), self.Wo, self.bo)
+        return (y, scores) if with_scores else y
 
     def get_config(self):
         config = {"width": self.width, "num_heads": self.num_heads, "dropout": self.dropout, "stddev": self.stddev}

@@ -1,6 +1,6 @@
 """What the trainer asks of an objective."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,11 +17,13 @@ class Objective:
 
     Attributes:
         model: whose variables are saved and restored.
+        variables: what is trained beside the model and is no part of it; saved and restored like the model.
         sums: names of the numbers that `__call__` gives beside the loss; each is summed over an epoch.
         ragged: names of the arrays of a batch whose second dimension differs from batch to batch.
     """
 
     model: keras.Model
+    variables: Sequence[keras.Variable] = ()
     sums: tuple[str, ...] = ()
     ragged: tuple[str, ...] = INPUTS
 

@@ -12,6 +12,13 @@ from tfbert.strategy import all_sum
 FEATURES = "features"  # key of a batch that holds what a frozen encoder gave, in place of token ids
 
 
+def count_correct(task, labels, logits):
+    """How much of each row's label a prediction gives, float32 (B,): 0 or 1; of several labels their share."""
+    if task == "classify":
+        return tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
+    return tf.reduce_mean(tf.cast(tf.equal(logits > 0, labels > 0.5), tf.float32), -1)
+
+
 class Classification(Objective):
     """A loss on the logits of a classifier.
 
@@ -63,7 +70,7 @@ class Classification(Objective):
             share = loss_sum / total_weight
         if not self.sums:
             return share, loss_sum, tf.zeros(0)
-        correct = tf.reduce_sum(tf.cast(weights > 0, tf.float32) * self._correct(labels, logits))
+        correct = tf.reduce_sum(tf.cast(weights > 0, tf.float32) * count_correct(self.task, labels, logits))
         return share, loss_sum, correct[None]
 
     def _features(self, batch, seed):
@@ -73,11 +80,6 @@ class Classification(Objective):
             inputs = {name: batch[name] for name in INPUTS}
             features = self.model.features(inputs, training=not self.frozen_encoder, seed=seed)
         return tf.stop_gradient(features) if self.frozen_encoder else features
-
-    def _correct(self, labels, logits):
-        if self.task == "classify":
-            return tf.cast(tf.equal(tf.argmax(logits, -1, tf.int32), labels), tf.float32)
-        return tf.reduce_mean(tf.cast(tf.equal(logits > 0, labels > 0.5), tf.float32), -1)
 
     def logs(self, totals):
         return {"accuracy": totals["correct"] / max(totals["rows"], 1e-9)} if self.sums else {}

@@ -1,0 +1,227 @@
+"""`train.py distill` from data sets and teachers to run folders."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from classify_runs import Run, make_data, predict, same_weights, table, train, write_model
+from encode_runs import TOKENS, DataSet, encode, error_line
+
+from tfbert.objectives.distillation import LayerDistillation
+from tfbert.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("logical_cpus")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
+    return make_data(tmp_path_factory.mktemp("data"), 150)
+
+
+@pytest.fixture(scope="module")
+def teacher(logical_cpus: int, data: DataSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    init = write_model(folder)
+    run = train(data.folder, folder / "run", "--head", "mean", "--epochs", "8", init=init)
+    assert float(run.log[-1]["val_accuracy"]) > 0.9
+    return run.folder
+
+
+def distill(data: Path, run_dir: Path, teacher: Path | None, *flags: str, code: int = 0) -> Run:
+    import train as script
+
+    words = ["distill", "--data", str(data), "--run_dir", str(run_dir)]
+    words += ["--teacher", str(teacher)] if teacher is not None else []
+    speed = ["--epochs", "1", "--intermediate_epochs", "1", "--global_batch_size", "16", "--devices", "cpu:1"]
+    rates = ["--learning_rate", "1e-2", "--intermediate_learning_rate", "1e-2"]
+    assert script.main([*words, *speed, *rates, *flags]) == code
+    return Run(run_dir)
+
+
+def test_a_copy_of_the_teacher_has_nothing_to_learn(data: DataSet, teacher: Path, tmp_path: Path) -> None:
+    """Case 142, through the command: losses of the layers are 0, and the report says that the two agree."""
+    run = distill(data.folder, tmp_path / "run", teacher, "--weight_decay", "0")
+    first, second = run.log
+    assert [first["stage"], second["stage"]] == ["intermediate", "prediction"]
+    assert [float(first[f"{part}_loss"]) for part in ("attention", "hidden", "embedding")] == [0, 0, 0]
+    assert first["val_loss"] == first["soft_loss"] == second["hidden_loss"] == ""
+    report = json.loads((run.folder / "report/teacher_and_student.json").read_text(encoding="utf-8"))
+    assert report["agreement"] > 0.9
+    assert report["teacher"]["parameters"] == report["student"]["parameters"]
+    assert set(report["student"]["rows_per_s"]) == {"1", "128"}
+    assert "per_class" in str(report["student"]["scores"]) or report["student"]["scores"]["accuracy"] > 0.9
+    assert predict(run.folder, _rows(tmp_path))[0]["label"] == "ant"
+
+
+def _rows(folder: Path) -> Path:
+    path = folder / "new.tsv"
+    path.write_text(table(6), encoding="utf-8")
+    return path
+
+
+def test_a_smaller_student_learns(data: DataSet, teacher: Path, tmp_path: Path) -> None:
+    """Another width, half the layers and heads: projections are trained and are no part of the student (case 141)."""
+    config = write_model(tmp_path, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+    flags = ["--init", str(config), "--attention_heads", "mean", "--intermediate_epochs", "3", "--epochs", "8"]
+    run = distill(data.folder, tmp_path / "run", teacher, *flags)
+    hidden = [float(row["hidden_loss"]) for row in run.log[:3]]
+    assert hidden[2] < hidden[0]
+    assert float(run.log[-1]["val_accuracy"]) > 0.8
+    assert not [name for name in run.weights if "teacher" in name]
+    one, two = ("--stages", "intermediate", "--intermediate_epochs", "1"), ("--devices", "cpu:2")
+    first = distill(data.folder, tmp_path / "first", teacher, *flags, *one)
+    again = distill(data.folder, tmp_path / "again", teacher, *flags, *one, *two)
+    for name in ("hidden_loss", "attention_loss", "embedding_loss"):
+        np.testing.assert_allclose(first.column(name), again.column(name), rtol=2e-3)
+
+
+def test_the_teacher_is_asked_once(
+    data: DataSet, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept logits give what the teacher gives in each step; several epochs, one pass."""
+    flags = ["--stages", "prediction", "--epochs", "3", "--num_layers", "1", "--layer_map", "top"]
+    kept = distill(data.folder, tmp_path / "kept", teacher, *flags)
+    asked = distill(data.folder, tmp_path / "asked", teacher, *flags, "--no_cache_teacher")
+    np.testing.assert_allclose(kept.column("loss"), asked.column("loss"), rtol=1e-2)
+    assert (kept.folder / "teacher/logits.npy").is_file()
+    assert not (asked.folder / "teacher").exists()
+    shared = ["--teacher_cache", str(kept.folder / "teacher")]
+    other = distill(data.folder, tmp_path / "shared", teacher, *flags, *shared)
+    assert other.column("loss") == kept.column("loss")
+    distill(data.folder, tmp_path / "topped", teacher, *flags, *shared, "--teacher_top_k", "2", code=2)
+
+
+@pytest.mark.parametrize("stop_at", [3, 13])
+def test_a_stopped_run_goes_on(
+    data: DataSet, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    """In either stage, with projections: the weights of an uninterrupted run, bit for bit."""
+    config = write_model(tmp_path, hidden_size=8)
+    flags = ["--init", str(config), "--intermediate_epochs", "1", "--epochs", "1", "--save_steps", "1"]
+    whole = distill(data.folder, tmp_path / "whole", teacher, *flags)
+    flush, calls = Trainer.position, []
+
+    def stop(self: Trainer) -> dict[str, Any]:
+        position = flush(self)
+        calls.append(1)
+        if len(calls) == stop_at:
+            raise MemoryError
+        return position
+
+    monkeypatch.setattr(Trainer, "position", stop)
+    with pytest.raises(MemoryError):
+        distill(data.folder, tmp_path / "stopped", teacher, *flags)
+    monkeypatch.undo()
+    stopped = distill(data.folder, tmp_path / "stopped", teacher, *flags)
+    assert same_weights(whole, stopped)
+    assert [row["loss"] for row in whole.log] == [row["loss"] for row in stopped.log]
+
+
+def test_layers_of_text_without_labels_start_a_student(data: DataSet, teacher: Path, tmp_path: Path) -> None:
+    """The stage general on unlabelled rows; its run is where the next student starts."""
+    plain = encode(tmp_path, table(60), "--text", "text", "--max_len", "16")
+    flags = ["--stages", "general", "--general_epochs", "2", "--num_layers", "1"]
+    general = distill(plain.folder, tmp_path / "general", teacher, *flags)
+    assert [row["stage"] for row in general.log] == ["general", "general"]
+    run = distill(data.folder, tmp_path / "run", teacher, "--init", str(general.folder), "--epochs", "2")
+    assert run.log[-1]["stage"] == "prediction"
+
+
+def test_several_teachers(data: DataSet, teacher: Path, tmp_path: Path) -> None:
+    """The same one twice is no other teacher."""
+    flags = ["--teacher", str(teacher), "--weight_decay", "0"]
+    run = distill(data.folder, tmp_path / "run", teacher, *flags)
+    assert float(run.log[0]["hidden_loss"]) == 0
+
+
+@pytest.mark.parametrize("task", ["regression", "multilabel"])
+def test_other_tasks(tmp_path: Path, task: str) -> None:
+    """Case 146."""
+    number = {"ant": "0", "bee": "1", "cat": "2"}
+    lines = table(90).split("\n")[1:-1]
+    content = "id\ttext\tlabel\n" + "".join(
+        f"{i}\t{text}\t{number[label] if task == 'regression' else label}\n"
+        for i, text, label in (line.split("\t") for line in lines)
+    )
+    data = make_data(tmp_path, content, "--task", task)
+    teacher = train(data.folder, tmp_path / "teacher", "--head", "mean", "--epochs", "2")
+    run = distill(data.folder, tmp_path / "run", teacher.folder, "--num_layers", "1", "--epochs", "2")
+    assert run.column("loss")[-1] < 10
+    report = json.loads((run.folder / "report/teacher_and_student.json").read_text(encoding="utf-8"))
+    assert -1 <= report["agreement"] <= 1
+
+
+def test_classes_are_taken_by_name(data: DataSet, teacher: Path, tmp_path: Path) -> None:
+    """Case 147: the same classes in another order; other classes are refused."""
+    (tmp_path / "labels.txt").write_text("cat\nbee\nant\n", encoding="utf-8")
+    other = make_data(tmp_path, 150, "--labels", str(tmp_path / "labels.txt"))
+    assert other.manifest["label_names"] == ["cat", "bee", "ant"]
+    run = distill(other.folder, tmp_path / "run", teacher, "--stages", "prediction", "--learning_rate", "1e-9")
+    assert float(run.log[-1]["val_accuracy"]) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--stages", "prediction,intermediate"], "--stages is intermediate,prediction, one of the two, or general"),
+        (["--num_layers", "3"], "no more than its teacher"),
+        (["--temperature", "0"], "--temperature must be above 0"),
+        (["--hidden_weight", "0"], "--hidden_weight must be above 0"),
+        (["--hard_weight", "1.5"], "--hard_weight must be at least 0 and at most 1"),
+        (["--teacher_top_k", "1"], "keeps at least 2 logits"),
+        (["--num_layers", "1", "--init", "CONFIG"], "--num_layers is of a student that starts from its teacher"),
+        (["--init", "HEADS"], "Attention is compared head by head"),
+        (["--init", "DEEP"], "--layer_map|no more than its teacher"),
+    ],
+)
+def test_mistakes(
+    data: DataSet, teacher: Path, tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cases 140 and 141: refused before anything is trained."""
+    changes: dict[str, dict[str, int]] = {
+        "CONFIG": {},
+        "HEADS": {"num_attention_heads": 4},
+        "DEEP": {"num_hidden_layers": 3},
+    }
+    words = [str(write_model(tmp_path, **changes[word])) if word in changes else word for word in flags]
+    distill(data.folder, tmp_path / "run", teacher, *words, code=2)
+    assert re.search(message, error_line(capsys.readouterr().err))
+    assert not (tmp_path / "run").exists()
+
+
+def test_teachers_that_do_not_go_with_the_data(
+    data: DataSet, teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cases 147 and 148."""
+    distill(data.folder, tmp_path / "run", None, code=2)
+    assert "A student learns from a teacher" in error_line(capsys.readouterr().err)
+    distill(data.folder, tmp_path / "run", write_model(tmp_path), code=2)
+    assert "A teacher has weights" in error_line(capsys.readouterr().err)
+    (tmp_path / "b").mkdir()
+    renamed = make_data(tmp_path / "b", table(60).replace("\tcat", "\tcow"))
+    distill(renamed.folder, tmp_path / "run", teacher, code=2)
+    assert "Teacher and student have the same classes" in error_line(capsys.readouterr().err)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/vocab.txt").write_text(
+        "".join(f"{t}\n" for t in [*TOKENS[:5], "extra", *TOKENS[5:-1]]), encoding="utf-8"
+    )
+    moved = make_data(tmp_path / "c", 60)
+    distill(moved.folder, tmp_path / "run", teacher, code=2)
+    assert "Teacher and student read the same token ids" in error_line(capsys.readouterr().err)
+
+
+def test_a_nan_stops_the_run(
+    data: DataSet, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = LayerDistillation.__call__
+
+    def spoil(self: LayerDistillation, *arguments: Any) -> Any:
+        share, loss_sum, sums = call(self, *arguments)
+        return share, loss_sum * float("nan"), sums
+
+    monkeypatch.setattr(LayerDistillation, "__call__", spoil)
+    distill(data.folder, tmp_path / "run", teacher, code=2)
+    assert "The loss and its gradient must be finite" in error_line(capsys.readouterr().err)
