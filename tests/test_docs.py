@@ -17,6 +17,7 @@ DOCUMENTS = [
     "docs/cluster.md",
     "docs/data.md",
     "docs/augmentation.md",
+    "docs/distillation.md",
     "docs/training.md",
     "docs/pretraining.md",
     "docs/recipes.md",

@@ -265,6 +265,7 @@ def _prepare(settings: DistillConfig, folder: RunFolder) -> _Job:
     strategy = make_strategy(settings.devices, settings.deterministic, settings.cluster, settings.cluster_timeout)
     check_batch(settings.global_batch_size, strategy.num_replicas_in_sync, settings.accumulate)
     val = val if settings.predicts else None
+    data.verify(folder.verified)
     return _Job(
         settings, folder, data, task, names, train, val, loss, monitor, mode, teachers, maps, init, student, max_len,
         strategy,
@@ -288,6 +289,7 @@ def _train(job: _Job, stop: StopSignals) -> None:
     if not rank:
         vocab = data.vocab or (job.init.vocab if job.init else None) or job.teachers[0].init.vocab
         folder.write_description(config, job.student, job.model_settings, data.manifest, vocab, job.names)
+        data.remember(folder.verified)
     validation = None
     if job.val is not None and job.loss is not None:
         scorer = Scorer(model, strategy)
