@@ -17,6 +17,7 @@ from tfbert.checks import (
     check_batch,
     check_encoding,
     check_labels,
+    check_memory_bound,
     check_positions,
     choose_monitor,
     longest,
@@ -39,7 +40,7 @@ from tfbert.objectives.distillation import LayerDistillation, PredictionDistilla
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
 from tfbert.settings import EpochSettings, Range
-from tfbert.strategy import log_devices, make_strategy, set_precision, worker_of
+from tfbert.strategy import log_devices, make_strategy, on_cpu, set_precision, worker_of
 from tfbert.teachers import (
     LoadedTeachers,
     Teacher,
@@ -261,8 +262,9 @@ def _prepare(settings: DistillConfig, folder: RunFolder) -> _Job:
             check_heads(student, teacher.init.config, settings.attention_heads)
     max_len = longest(data, [store for store in (train, val) if store is not None])
     for each in [*(teacher.init for teacher in teachers), *([init] if init is not None else [])]:
-        check_positions(each, max_len)
+        check_positions(each.config, max_len)
     strategy = make_strategy(settings.devices, settings.deterministic, settings.cluster, settings.cluster_timeout)
+    check_memory_bound(settings, on_cpu(strategy))
     check_batch(settings.global_batch_size, strategy.num_replicas_in_sync, settings.accumulate)
     val = val if settings.predicts else None
     data.verify(folder.verified)
