@@ -6,6 +6,7 @@ cost no teacher. They are used again only for the same data and the same teacher
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import file_checksum
 from tfbert.data.plan import EpochPlan, Rows
 from tfbert.data.store import RowStore
+from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError
 from tfbert.features import outputs_of_rows
 from tfbert.model.checkpoint import Init, find_init, load_encoder, load_weights
@@ -218,9 +220,9 @@ def compute_logits(
             )
         return _open(folder, shape, feed.num_classes, "r")
     folder.mkdir(parents=True, exist_ok=True)
-    np.lib.format.open_memmap(folder / "logits.npy", "w+", np.float16, shape)
+    _make(folder / "logits.npy", np.float16, shape)
     if count < feed.num_classes:
-        np.lib.format.open_memmap(folder / "classes.npy", "w+", np.int32, shape)
+        _make(folder / "classes.npy", np.int32, shape)
     cache = _open(folder, shape, feed.num_classes, "r+")
     scorer = Scorer(logits, strategy)
     for rows, found in outputs_of_rows(scorer.logits, strategy, store, feed, "teacher"):
@@ -229,8 +231,16 @@ def compute_logits(
             cache.classes[rows] = best
             found = np.take_along_axis(found, best, axis=1)
         cache.values[rows] = np.clip(found, -_LARGEST, _LARGEST)
-    described.write_text(json.dumps(made_from, indent=2) + "\n", encoding="utf-8")
+    with atomic_file(described, held=True) as file:
+        file.write(f"{json.dumps(made_from, indent=2)}\n".encode())
     return cache
+
+
+def _make(path: Path, dtype: Any, shape: tuple[int, int]) -> None:
+    """An empty array on disk. It takes its room at once: a mapped file on a full disk would kill the process."""
+    np.lib.format.open_memmap(path, "w+", dtype, shape)
+    with path.open("r+b") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _open(folder: Path, shape: tuple[int, int], num_classes: int, mode: Any) -> LogitCache:
