@@ -209,6 +209,11 @@ class PretrainConfig(RunSettings):
     def check_together(self) -> None:
         """As the base."""
         super().check_together()
+        if self.cluster is not None:
+            raise ConfigError(
+                "Pretraining takes the devices of one machine. Received: several workers (--workers or TF_CONFIG). "
+                "classify and distill share a run over machines."
+            )
         if self.finetune_time_markers is not None:
             parse_markers(self.finetune_time_markers)
         if self.mask_share + self.random_share > 1 + 1e-9:
