@@ -64,6 +64,7 @@ def test_files_of_a_run(run: Run, data: Path):
     assert {path.name for path in run.folder.iterdir()} - {"lock"} == {
         *("config.yaml", "bert_config.json", "model.json", "manifest.json", "vocab.txt", "labels.txt"),
         *("best.weights.h5", "last", "log.tsv", "metrics.jsonl", "events", "report", "finished", "verified.json"),
+        "parallel.json",  # the run is on two replicas
     }
     assert {path.name for path in (run.folder / "report").iterdir()} == {
         *("scores.json", "confusion.png", "calibration.png"),
@@ -833,7 +834,7 @@ def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]):
 
     assert script.main([]) == 2
     assert script.main(["classfy"]) == 2
-    assert "one of classify. Received: 'classfy'" in error_line(capsys.readouterr().err)
+    assert "one of classify, distill, pretrain, sweep. Received: 'classfy'" in error_line(capsys.readouterr().err)
 
 
 def test_validation_inside_of_an_epoch(data: Path, small: Path, tmp_path: Path) -> None:
