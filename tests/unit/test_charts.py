@@ -98,7 +98,9 @@ def test_commands_and_their_workers_stay_light(tmp_path: Path) -> None:
         "heavy = {'tensorflow', 'keras', 'matplotlib', 'jieba', 'tokenizers'}\n"
         "def tell():\n"
         f"    pathlib.Path({str(tmp_path)!r}, f'{{os.getpid()}}.told').write_text(' '.join(heavy & set(sys.modules)))\n"
-        "atexit.register(tell)\n",
+        "atexit.register(tell)\n"
+        "import multiprocessing.util as util\n"  # a forked worker ends without atexit
+        "util.register_after_fork(tell, lambda _: util.Finalize(None, tell, exitpriority=0))\n",
         encoding="utf-8",
     )
     (tmp_path / "in.txt").write_text("a\n", encoding="utf-8")
