@@ -45,6 +45,7 @@ def run(words: Sequence[object], environment: Mapping[str, str] | None = None) -
     """
     command = [str(word) for word in words]
     variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT), **(environment or {})}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # programs are measured as installed ones: compiled beforehand
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         before, started = os.times(), time.perf_counter()
         variables[STARTED] = repr(time.time())
