@@ -35,13 +35,13 @@ def train(args: argparse.Namespace) -> None:
     from tfbert.data.feed import FeedSettings, distribute, plan_batches
     from tfbert.data.plan import EpochPlan
     from tfbert.data.store import open_store
+    from tfbert.loop.trainer import Epoch, Trainer
     from tfbert.losses import make_loss
     from tfbert.model.config import BertConfig
     from tfbert.model.heads import Classifier
     from tfbert.objectives.classification import Classification
     from tfbert.optim import make_optimizer
     from tfbert.strategy import make_strategy, set_precision
-    from tfbert.trainer import Epoch, Trainer
 
     clock = Clock()
     strategy = make_strategy("auto")
@@ -75,11 +75,11 @@ def predict(args: argparse.Namespace) -> None:
     from tfbert.data.feed import FeedSettings, distribute, plan_batches
     from tfbert.data.plan import EpochPlan
     from tfbert.data.store import open_store
+    from tfbert.loop.trainer import Scorer
     from tfbert.model.checkpoint import find_init, load_encoder
     from tfbert.model.heads import Classifier
     from tfbert.predictor import MAX_BATCH_ROWS, WINDOW_ROWS
     from tfbert.strategy import make_strategy, set_precision
-    from tfbert.trainer import Scorer
 
     clock = Clock()
     strategy = make_strategy("auto")

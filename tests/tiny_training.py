@@ -9,19 +9,19 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from tfbert.adversarial import FastGradient
 from tfbert.data.feed import FeedSettings, distribute, plan_batches
 from tfbert.data.plan import EpochPlan
 from tfbert.data.record import Record, dump
 from tfbert.data.store import RowStore, open_store
-from tfbert.ema import WeightAverage
+from tfbert.loop.adversarial import FastGradient
+from tfbert.loop.ema import WeightAverage
+from tfbert.loop.trainer import Epoch, Trainer
 from tfbert.losses import make_loss
 from tfbert.model.config import BertConfig
 from tfbert.model.heads import Classifier
 from tfbert.objectives.classification import Classification
 from tfbert.optim import layer_factors, make_optimizer
 from tfbert.strategy import make_strategy
-from tfbert.trainer import Epoch, Trainer
 
 CONFIG = BertConfig(
     vocab_size=50,

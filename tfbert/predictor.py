@@ -37,6 +37,7 @@ from tfbert.data.plan import EpochPlan
 from tfbert.data.rows import Ragged, RowColumns, segment_ids
 from tfbert.data.source import RowError, Source, chunks, read_rows
 from tfbert.errors import ConfigError, DataError
+from tfbert.loop.trainer import Scorer
 from tfbert.model.checkpoint import load_weights
 from tfbert.model.heads import Classifier
 from tfbert.progress import Progress
@@ -44,7 +45,6 @@ from tfbert.run_folder import RunFolder
 from tfbert.strategy import PRECISIONS, Devices, make_strategy, set_precision
 from tfbert.text.row_encoder import RowEncoder
 from tfbert.text.wordpiece import Vocabulary
-from tfbert.trainer import Scorer
 
 logger = logging.getLogger("tfbert")
 LABELLED = "labelled"

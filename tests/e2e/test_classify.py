@@ -18,7 +18,7 @@ import yaml
 from classify_runs import NAMES, Run, make_data, same_weights, table, texts, train, write_model
 from encode_runs import TOKENS, DataSet, encode, error_line
 
-from tfbert.state import read_state
+from tfbert.loop.state import read_state
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 from classify_runs import Run, make_data, predict, same_weights, table, train, write_model
 from encode_runs import TOKENS, DataSet, encode, error_line
 
-from tfbert.trainer import Trainer
+from tfbert.loop.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 

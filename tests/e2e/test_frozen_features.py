@@ -107,10 +107,10 @@ def test_other_weights_or_rows_are_computed_again(data, tmp_path, encoded, logic
 
     from tfbert.data.feed import FeedSettings
     from tfbert.data.store import open_store
-    from tfbert.features import compute_features
     from tfbert.model.config import BertConfig
     from tfbert.model.heads import Classifier
     from tfbert.strategy import make_strategy
+    from tfbert.training.features import compute_features
 
     keras.utils.set_random_seed(0)
     model = Classifier(BertConfig(100, 16, 2, 2, 32, max_position_embeddings=32), 3)
@@ -134,7 +134,7 @@ def test_other_weights_or_rows_are_computed_again(data, tmp_path, encoded, logic
 
 
 def test_a_disk_without_room(data, small, tmp_path, monkeypatch):
-    from tfbert import features
+    from tfbert.training import features
 
     monkeypatch.setattr(features.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1000}))
     run = train(data, tmp_path / "run", *FROZEN, init=small)

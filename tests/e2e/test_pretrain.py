@@ -14,8 +14,8 @@ from encode_runs import error_line
 from pretrain_runs import NUM_TOKENS, SIZES, exported, exports, fake_time, make_rows, pretrain, same_tensors, write_rows
 
 from tfbert.errors import CheckpointError
+from tfbert.loop.state import read_state
 from tfbert.model.checkpoint import find_init
-from tfbert.state import read_state
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 NO_DROPOUT = ["--hidden_dropout_prob", "0", "--attention_probs_dropout_prob", "0"]

@@ -12,7 +12,7 @@ from classify_runs import Run, make_data, read_json_lines, train, write_model
 from encode_runs import error_line
 
 from tfbert.data.plan import EpochPlan
-from tfbert.state import read_state
+from tfbert.loop.state import read_state
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -166,7 +166,7 @@ class Memory:
     """A device that holds so many rows at once, from a step of the training on fewer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int, later: int | None = None, step: int = 0):
-        from tfbert.trainer import Trainer
+        from tfbert.loop.trainer import Trainer
 
         original, self.tried, self.steps = Trainer._take_step, 0, 0
 

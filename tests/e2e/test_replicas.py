@@ -29,13 +29,13 @@ from tiny_training import (
 
 from tfbert.data.feed import FeedSettings, make_batch, place, plan_batches
 from tfbert.data.plan import EpochPlan
+from tfbert.loop.trainer import Scorer, Trainer
 from tfbert.losses import make_loss
 from tfbert.model.checkpoint import save_weights
 from tfbert.objectives.classification import Classification
 from tfbert.optim import make_optimizer
 from tfbert.report import ClassifyScores
 from tfbert.strategy import all_sum, log_devices, make_strategy
-from tfbert.trainer import Scorer, Trainer
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 ROOT = Path(__file__).parents[2]
@@ -317,7 +317,7 @@ def test_weights_pass_between_replica_counts_in_a_fresh_process(tmp_path: Path) 
         "from tiny_training import make_model\n"
         "from tfbert.data.feed import place\n"
         "from tfbert.model.checkpoint import load_weights\n"
-        "from tfbert.trainer import Scorer\n"
+        "from tfbert.loop.trainer import Scorer\n"
         "rows = dict(np.load('rows.npz')) | {'weights': np.ones(6, np.float32)}\n"
         "for saved, loaded in ((1, 2), (2, 1)):\n"
         "    strategy, model = make_model(f'cpu:2' if loaded == 2 else 'cpu:1')\n"

@@ -14,7 +14,7 @@ import pytest
 from classify_runs import Run, make_data, same_weights, train, write_model
 from encode_runs import error_line
 
-from tfbert.state import read_state
+from tfbert.loop.state import read_state
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

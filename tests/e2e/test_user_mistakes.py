@@ -11,8 +11,8 @@ from encode_runs import TOKENS, error_line
 
 import preprocess.__main__ as preprocess_script
 from preprocess.encode import EncodeConfig
-from tfbert import class_values
 from tfbert.cli import parse
+from tfbert.training import class_values
 
 ROOT = Path(__file__).parents[2]
 
@@ -172,7 +172,7 @@ def test_features_go_when_a_run_was_stopped_at_the_end_of_the_frozen_stage(data,
 def test_float16_that_overflows_for_ever_stops(data, tmp_path, monkeypatch, capsys):
     import tensorflow as tf
 
-    from tfbert import trainer
+    from tfbert.loop import trainer
 
     monkeypatch.setattr(trainer, "MOST_SKIPPED", 3)
     monkeypatch.setattr(trainer.tf.linalg, "global_norm", lambda _: tf.constant(float("nan")))

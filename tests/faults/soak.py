@@ -36,7 +36,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from classify_runs import SHAPE, table  # noqa: E402
 from encode_runs import TOKENS, write_vocab  # noqa: E402
 
-from tfbert.state import read_state  # noqa: E402
+from tfbert.loop.state import read_state  # noqa: E402
 
 HANGS_S = 300.0  # after this a job that takes seconds is taken to hang
 MOST_ATTEMPTS = 12

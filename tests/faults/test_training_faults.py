@@ -15,7 +15,7 @@ import pytest
 from classify_runs import Run, make_data, same_weights, write_model
 from encode_runs import error_line
 
-from tfbert.state import read_state
+from tfbert.loop.state import read_state
 
 ROOT = Path(__file__).parents[2]
 BOUND_S = 60.0  # for what takes a second; only a run that hangs comes near it

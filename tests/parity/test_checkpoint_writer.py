@@ -15,11 +15,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from tfbert.errors import CheckpointError
-from tfbert.exports import export
 from tfbert.model.checkpoint import Init, find_init, load_encoder, load_masked_lm
 from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
 from tfbert.model.mlm import MaskedLM
+from tfbert.training.exports import export
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 SIZES: dict[str, Any] = {

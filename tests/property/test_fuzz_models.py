@@ -12,7 +12,7 @@ from classify_runs import make_data, read_json_lines, table, train, write_model
 from fuzzing import command, cut, damaged, hostile, rounds
 
 from tfbert.errors import CheckpointError, TfbertError
-from tfbert.state import read_state, write_state
+from tfbert.loop.state import read_state, write_state
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 Files = dict[str, bytes]

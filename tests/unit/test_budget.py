@@ -9,8 +9,8 @@ import pytest
 
 from tfbert.callbacks.budget import Budget, parse_markers
 from tfbert.callbacks.scheduled_validation import EarlyStop, ScheduledValidation, ValidationTimes
-from tfbert.clock import Clock
 from tfbert.errors import ConfigError, TrainingError
+from tfbert.loop.clock import Clock
 
 ALWAYS = ValidationTimes(1.0, 1.0, 1.0, 0.0, 0.0)
 

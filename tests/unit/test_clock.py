@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tfbert.clock import CURVES, Clock, rate_factor
+from tfbert.loop.clock import CURVES, Clock, rate_factor
 
 
 class Fake:

@@ -8,7 +8,7 @@ import pytest
 from safetensors import SafetensorError
 
 from tfbert.disk import atomic_file, new_folder, replaced
-from tfbert.state import write_state
+from tfbert.loop.state import write_state
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -70,7 +70,7 @@ def test_a_state_on_a_full_disk_is_an_error_of_the_system(tmp_path: Path, monkey
     def full(*_: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("tfbert.state.save_file", full)
+    monkeypatch.setattr("tfbert.loop.state.save_file", full)
     with pytest.raises(OSError, match="No space left on device") as caught:
         write_state(tmp_path, {"a": np.zeros(10)}, {})
     assert caught.value.errno == 28

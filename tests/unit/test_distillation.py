@@ -300,7 +300,7 @@ def test_kept_logits_belong_to_their_rows(tmp_path: Path, top_k: int) -> None:
     """Case 145: whatever the order of an epoch; a change of data or teachers refuses them."""
     from tfbert.data.feed import FeedSettings
     from tfbert.data.plan import EpochPlan
-    from tfbert.teachers import batches_with_logits, compute_logits
+    from tfbert.training.teachers import batches_with_logits, compute_logits
 
     store = make_store(tmp_path / "rows.jsonl", 20)
     strategy, _ = make_model()

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tiny_training import Arrays, Run, distance, make_model, make_store, train, weights_of
 
 from tfbert.data.store import RowStore
-from tfbert.ema import WeightAverage
-from tfbert.trainer import Trainer
+from tfbert.loop.ema import WeightAverage
+from tfbert.loop.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("logical_cpus", "eagerly")
 

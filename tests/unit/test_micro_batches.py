@@ -13,8 +13,14 @@ from tfbert.data.feed import FeedSettings, make_batch
 from tfbert.data.plan import EpochPlan
 from tfbert.data.store import RowStore
 from tfbert.errors import TrainingError
-from tfbert.micro_batches import MemoryBound, find_micro_batches, largest_micro_batch, longest_batch, peak_bytes
-from tfbert.trainer import Trainer
+from tfbert.loop.trainer import Trainer
+from tfbert.training.micro_batches import (
+    MemoryBound,
+    find_micro_batches,
+    largest_micro_batch,
+    longest_batch,
+    peak_bytes,
+)
 
 pytestmark = pytest.mark.usefixtures("logical_cpus", "eagerly")
 ROOM = 1e15
@@ -177,6 +183,6 @@ def test_a_bound_that_is_passed_already(store: RowStore) -> None:
 
 
 def test_an_error_without_a_message() -> None:
-    from tfbert.recovery import out_of_memory
+    from tfbert.training.recovery import out_of_memory
 
     assert "2 micro-batch(es) a step, and MemoryError" in str(out_of_memory(MemoryError(), 2))

@@ -16,7 +16,7 @@ def watch(folder: Path, losses: list[float], deviations: float | None = 6.0, row
     """A log that saw steps of 4 rows with these losses, 100 an epoch."""
     from tfbert.callbacks.spikes import SpikeLog
     from tfbert.data.plan import EpochPlan
-    from tfbert.trainer import StepNumbers
+    from tfbert.loop.trainer import StepNumbers
 
     plans = {epoch: EpochPlan(np.full(rows, 5, np.int32), 4, epoch=epoch) for epoch in range(9)}
     trainer: Any = SimpleNamespace(watchers=[], retries=0)
@@ -93,7 +93,7 @@ def test_the_file_is_bounded_and_survives_a_restart(tmp_path: Path, monkeypatch:
     after = watch(tmp_path, [])
     for name in before.remembered:
         setattr(after, name, getattr(before, name))
-    from tfbert.trainer import StepNumbers
+    from tfbert.loop.trainer import StepNumbers
 
     for number in (61, 63, 65, 67, 69):  # the first two again: they are there already
         after.see(StepNumbers(number, 0, number, 90.0, 1.0, True))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tfbert.errors import CheckpointError
-from tfbert.state import read_state, write_state
+from tfbert.loop.state import read_state, write_state
 
 
 def arrays(value):
@@ -84,7 +84,7 @@ def test_a_failed_save_leaves_the_state_before(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tfbert.state.os.fsync", full)
+    monkeypatch.setattr("tfbert.loop.state.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_state(tmp_path, arrays(2), {"value": 2})
     monkeypatch.undo()

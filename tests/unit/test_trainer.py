@@ -13,9 +13,9 @@ from tiny_training import distance, make_model, make_store, train, weights_of
 from tfbert.data.feed import FeedSettings, make_batch
 from tfbert.data.store import RowStore
 from tfbert.errors import TrainingError
+from tfbert.loop.trainer import Trainer
 from tfbert.losses import Loss
 from tfbert.model.encoder import INPUTS
-from tfbert.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("logical_cpus", "eagerly")
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import keras
 
-from tfbert.clock import Clock
 from tfbert.errors import ConfigError
+from tfbert.loop.clock import Clock
+from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
-from tfbert.trainer import Trainer
 
 
 def parse_markers(text: str) -> list[float]:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import keras
 
-from tfbert.clock import Clock
+from tfbert.loop.clock import Clock
+from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
-from tfbert.trainer import Trainer
 
 _STEPS, _SECONDS = 50, 20.0  # of measuring, whichever is over first
 

@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from tfbert.disk import atomic_file
+from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
 from tfbert.strategy import all_sum, worker_of
-from tfbert.trainer import Trainer
 
 NAME = "parallel.json"
 _PROBES = 3

@@ -3,8 +3,8 @@
 import keras
 
 from tfbert.callbacks.best import is_better
+from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
-from tfbert.trainer import Trainer
 
 
 class Plateau(keras.callbacks.Callback):

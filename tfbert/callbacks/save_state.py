@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from tfbert.cli import Terminated
 from tfbert.errors import CheckpointError, LossNotFinite
+from tfbert.loop.state import Arrays, write_state
+from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
-from tfbert.state import Arrays, write_state
 from tfbert.strategy import sum_over_workers, worker_of
-from tfbert.trainer import Trainer
 
 IMPATIENT_AFTER_S = 1.0
 AGREE_EVERY = 10  # steps between two agreements of several workers

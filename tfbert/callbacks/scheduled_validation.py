@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import keras
 
 from tfbert.callbacks.step_log import StepLog
-from tfbert.clock import Clock
 from tfbert.errors import TrainingError
+from tfbert.loop.clock import Clock
+from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
-from tfbert.trainer import Trainer
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import keras
 import orjson
 
 from tfbert.data.plan import EpochPlan
+from tfbert.loop.trainer import StepNumbers, Trainer
 from tfbert.progress import logger
-from tfbert.trainer import StepNumbers, Trainer
 
 NAME = "spikes.jsonl"
 MOST_LINES = 200

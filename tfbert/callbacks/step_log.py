@@ -10,9 +10,9 @@ import keras
 import tensorflow as tf
 
 from tfbert.callbacks.run_log import SPEED, add_line, start_table
-from tfbert.clock import Clock
+from tfbert.loop.clock import Clock
+from tfbert.loop.trainer import StepTotals, Trainer
 from tfbert.progress import logger
-from tfbert.trainer import StepTotals, Trainer
 
 
 class StepLog(keras.callbacks.Callback):

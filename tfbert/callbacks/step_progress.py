@@ -4,8 +4,8 @@ import time
 
 import keras
 
+from tfbert.loop.trainer import Trainer
 from tfbert.progress import Progress, logger
-from tfbert.trainer import Trainer
 
 
 class StepProgress(keras.callbacks.Callback):

@@ -9,8 +9,8 @@ import keras
 from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.run_log import add_line, start_table
 from tfbert.errors import TrainingError
+from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
-from tfbert.trainer import Trainer
 
 TABLE = "evaluations.tsv"
 

@@ -11,10 +11,24 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
-from tfbert import class_values, report
 from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.save_state import StopSignals
-from tfbert.checks import (
+from tfbert.data.dataset import DataSet
+from tfbert.data.feed import ALONE, FeedSettings, plan_batches
+from tfbert.data.manifest import NAME as MANIFEST
+from tfbert.data.store import RowStore
+from tfbert.data.tasks import find_task
+from tfbert.errors import ConfigError, DataError
+from tfbert.loop.trainer import Scorer
+from tfbert.losses import LOSSES, Loss, make_loss
+from tfbert.model.checkpoint import Init, find_init, load_encoder, load_weights
+from tfbert.model.heads import HEADS, Classifier
+from tfbert.objectives.classification import Classification
+from tfbert.progress import logger
+from tfbert.run_folder import RunFolder
+from tfbert.strategy import log_devices, make_strategy, on_cpu, set_precision, worker_of
+from tfbert.training import class_values, report
+from tfbert.training.checks import (
     check_batch,
     check_encoding,
     check_labels,
@@ -24,24 +38,10 @@ from tfbert.checks import (
     longest,
     open_stores,
 )
-from tfbert.data.dataset import DataSet
-from tfbert.data.feed import ALONE, FeedSettings, plan_batches
-from tfbert.data.manifest import NAME as MANIFEST
-from tfbert.data.store import RowStore
-from tfbert.data.tasks import find_task
-from tfbert.errors import ConfigError, DataError
-from tfbert.features import compute_features, feature_batches, fits_on_disk
-from tfbert.losses import LOSSES, Loss, make_loss
-from tfbert.model.checkpoint import Init, find_init, load_encoder, load_weights
-from tfbert.model.heads import HEADS, Classifier
-from tfbert.objectives.classification import Classification
-from tfbert.progress import logger
-from tfbert.run_folder import RunFolder
-from tfbert.settings import EpochSettings, Range
-from tfbert.strategy import log_devices, make_strategy, on_cpu, set_precision, worker_of
-from tfbert.trainer import Scorer
-from tfbert.training import BatchesOfEpoch, Session, Stage, State, run_in_folder, train_stage, train_stages
-from tfbert.validation import Validation
+from tfbert.training.features import compute_features, feature_batches, fits_on_disk
+from tfbert.training.settings import EpochSettings, Range
+from tfbert.training.stages import BatchesOfEpoch, Session, Stage, State, run_in_folder, train_stage, train_stages
+from tfbert.training.validation import Validation
 
 
 @dataclass(frozen=True, kw_only=True)

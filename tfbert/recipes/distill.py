@@ -13,22 +13,12 @@ import tensorflow as tf
 from tfbert import report
 from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.save_state import StopSignals
-from tfbert.checks import (
-    check_batch,
-    check_encoding,
-    check_labels,
-    check_memory_bound,
-    check_positions,
-    choose_monitor,
-    longest,
-    open_stores,
-)
 from tfbert.cli import option
-from tfbert.comparison import compare
 from tfbert.data.dataset import DataSet
 from tfbert.data.feed import ALONE, FeedSettings, plan_batches
 from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError, DataError
+from tfbert.loop.trainer import Scorer
 from tfbert.losses import Loss, make_loss
 from tfbert.model.checkpoint import Init, find_init, load_encoder
 from tfbert.model.config import BertConfig
@@ -39,9 +29,21 @@ from tfbert.objectives.base import Objective
 from tfbert.objectives.distillation import LayerDistillation, PredictionDistillation
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
-from tfbert.settings import EpochSettings, Range
 from tfbert.strategy import log_devices, make_strategy, on_cpu, set_precision, worker_of
-from tfbert.teachers import (
+from tfbert.training.checks import (
+    check_batch,
+    check_encoding,
+    check_labels,
+    check_memory_bound,
+    check_positions,
+    choose_monitor,
+    longest,
+    open_stores,
+)
+from tfbert.training.comparison import compare
+from tfbert.training.settings import EpochSettings, Range
+from tfbert.training.stages import BatchesOfEpoch, Session, Stage, State, run_in_folder, train_stage, train_stages
+from tfbert.training.teachers import (
     LoadedTeachers,
     Teacher,
     batches_with_logits,
@@ -49,9 +51,7 @@ from tfbert.teachers import (
     find_teacher,
     load_teachers,
 )
-from tfbert.trainer import Scorer
-from tfbert.training import BatchesOfEpoch, Session, Stage, State, run_in_folder, train_stage, train_stages
-from tfbert.validation import Validation
+from tfbert.training.validation import Validation
 
 STAGES = ("general", "intermediate", "prediction")
 

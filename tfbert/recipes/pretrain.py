@@ -15,9 +15,7 @@ from tfbert.callbacks.forecast import Forecast
 from tfbert.callbacks.save_state import SaveState, StopSignals
 from tfbert.callbacks.scheduled_validation import EarlyStop, ScheduledValidation, ValidationTimes
 from tfbert.callbacks.step_log import StepLog
-from tfbert.checks import check_positions, longest
 from tfbert.cli import option
-from tfbert.clock import CURVES, Clock, rate_factor
 from tfbert.data.batch import Batch
 from tfbert.data.dataset import DataSet
 from tfbert.data.feed import FeedSettings, distribute, plan_batches
@@ -25,8 +23,9 @@ from tfbert.data.growing import GrowingPlan
 from tfbert.data.masking import UNITS, Masking
 from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError, DataError
-from tfbert.exports import export
-from tfbert.masked_validation import MaskedValidation
+from tfbert.loop.clock import CURVES, Clock, rate_factor
+from tfbert.loop.state import read_state
+from tfbert.loop.trainer import Epoch, Trainer
 from tfbert.model.checkpoint import EXPORTS, LAST_EXPORT, Init, check_vocabulary, find_init, load_masked_lm
 from tfbert.model.config import LN_MODES, BertConfig
 from tfbert.model.mlm import MaskedLM
@@ -34,12 +33,13 @@ from tfbert.objectives.mlm import MaskedLanguageModel
 from tfbert.optim import Schedule, make_optimizer
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
-from tfbert.settings import Range, RunSettings
-from tfbert.state import read_state
 from tfbert.strategy import log_devices, make_strategy, set_precision
 from tfbert.text.wordpiece import Vocabulary
-from tfbert.trainer import Epoch, Trainer
-from tfbert.training import run_in_folder
+from tfbert.training.checks import check_positions, longest
+from tfbert.training.exports import export
+from tfbert.training.masked_validation import MaskedValidation
+from tfbert.training.settings import Range, RunSettings
+from tfbert.training.stages import run_in_folder
 
 LR_SCHEDULES = ("time", "step", "constant_step")
 PAIR_KINDS = ("none", "nsp", "sop")

@@ -22,10 +22,10 @@ from tfbert.data.feed import FeedSettings, distribute, plan_batches
 from tfbert.data.plan import EpochPlan
 from tfbert.data.store import RowStore
 from tfbert.disk import atomic_file
+from tfbert.loop.trainer import Scorer
 from tfbert.model.heads import Classifier
 from tfbert.objectives.classification import FEATURES
 from tfbert.progress import Progress, logger
-from tfbert.trainer import Scorer
 
 Features = npt.NDArray[np.float32]
 _BATCH_TOKENS = 8192  # padded tokens a batch on each replica

@@ -14,8 +14,8 @@ import tensorflow as tf
 from tfbert.data.batch import Batch
 from tfbert.data.feed import place
 from tfbert.errors import TrainingError
+from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
-from tfbert.trainer import Trainer
 
 # what the allocator, and libraries that allocate for themselves, say when there is no room
 OUT_OF_MEMORY = (tf.errors.ResourceExhaustedError, tf.errors.InternalError, MemoryError)

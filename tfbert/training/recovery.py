@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from tfbert.callbacks.save_state import SaveState
 from tfbert.errors import LossNotFinite, TrainingError
+from tfbert.loop.state import read_state
 from tfbert.progress import logger
-from tfbert.state import read_state
 
 
 def lower_the_rate(

@@ -19,9 +19,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbert.adversarial import FastGradient
-from tfbert.ema import WeightAverage
 from tfbert.errors import LossNotFinite, TrainingError
+from tfbert.loop.adversarial import FastGradient
+from tfbert.loop.ema import WeightAverage
 from tfbert.model.encoder import INPUTS
 from tfbert.model.heads import Classifier
 from tfbert.objectives.base import Objective

@@ -14,11 +14,11 @@ from tfbert import report
 from tfbert.data.batch import labels_of
 from tfbert.data.feed import FeedSettings, make_batch, place
 from tfbert.data.store import RowStore
-from tfbert.features import outputs_of_rows
+from tfbert.loop.trainer import Scorer
 from tfbert.model.heads import Classifier
 from tfbert.objectives.distillation import TeacherLogits
 from tfbert.progress import logger
-from tfbert.trainer import Scorer
+from tfbert.training.features import outputs_of_rows
 
 BATCHES = (1, 128)  # rows whose speed is measured
 _TIMED_S = 2.0  # a measurement

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfbert.checks import check_encoding
 from tfbert.data.batch import Batch
 from tfbert.data.dataset import DataSet
 from tfbert.data.feed import FeedSettings, plan_batches
@@ -26,14 +25,15 @@ from tfbert.data.plan import EpochPlan, Rows
 from tfbert.data.store import RowStore
 from tfbert.disk import atomic_file
 from tfbert.errors import ConfigError
-from tfbert.features import outputs_of_rows
+from tfbert.loop.trainer import Scorer
 from tfbert.model.checkpoint import Init, find_init, load_encoder, load_weights
 from tfbert.model.encoder import BertEncoder
 from tfbert.model.heads import Classifier
 from tfbert.objectives.distillation import TEACHER_LOGITS, TeacherLogits
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
-from tfbert.trainer import Scorer
+from tfbert.training.checks import check_encoding
+from tfbert.training.features import outputs_of_rows
 
 _LARGEST = 6e4  # what half precision holds
 _LOWEST = -1e9  # logit of a class that was not kept

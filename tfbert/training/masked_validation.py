@@ -10,8 +10,8 @@ from tfbert.data.batch import Batch
 from tfbert.data.feed import FeedSettings, distribute, plan_batches
 from tfbert.data.plan import EpochPlan
 from tfbert.data.store import RowStore
+from tfbert.loop.trainer import compiled
 from tfbert.objectives.mlm import MaskedLanguageModel
-from tfbert.trainer import compiled
 
 
 class MaskedValidation:

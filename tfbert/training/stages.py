@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfbert import report
-from tfbert.adversarial import FastGradient
 from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.early_stop import EarlyStop
 from tfbert.callbacks.parallel_report import ParallelReport
@@ -29,20 +28,21 @@ from tfbert.data.feed import distribute
 from tfbert.data.plan import EpochPlan
 from tfbert.data.sampling import ClassSampler
 from tfbert.data.store import RowStore
-from tfbert.ema import WeightAverage
 from tfbert.errors import ConfigError, LossNotFinite, WorkerError
-from tfbert.micro_batches import find_micro_batches
+from tfbert.loop.adversarial import FastGradient
+from tfbert.loop.ema import WeightAverage
+from tfbert.loop.state import Arrays, read_state
+from tfbert.loop.trainer import Epoch, Trainer
 from tfbert.model.checkpoint import load_weights
 from tfbert.objectives.base import Objective
 from tfbert.optim import Schedule, layer_factors, make_optimizer, schedule
 from tfbert.progress import logger
-from tfbert.recovery import lower_the_rate, out_of_memory, shrink_micro_batches
 from tfbert.run_folder import RunFolder
-from tfbert.settings import EpochSettings, RunSettings
-from tfbert.state import Arrays, read_state
 from tfbert.strategy import sum_over_workers, worker_of
-from tfbert.trainer import Epoch, Trainer
-from tfbert.validation import Validation
+from tfbert.training.micro_batches import find_micro_batches
+from tfbert.training.recovery import lower_the_rate, out_of_memory, shrink_micro_batches
+from tfbert.training.settings import EpochSettings, RunSettings
+from tfbert.training.validation import Validation
 
 _LOST = (
     tf.errors.UnavailableError,

@@ -12,10 +12,10 @@ from tfbert.data.batch import Batch
 from tfbert.data.feed import FeedSettings, distribute, plan_batches
 from tfbert.data.plan import EpochPlan
 from tfbert.data.store import RowStore
-from tfbert.features import Features, feature_batches
+from tfbert.loop.trainer import Scorer
 from tfbert.losses import Loss
 from tfbert.strategy import gather, worker_of
-from tfbert.trainer import Scorer
+from tfbert.training.features import Features, feature_batches
 
 TARGETS = ("labels", "weights")
 

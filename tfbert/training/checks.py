@@ -12,7 +12,7 @@ from tfbert.errors import ConfigError, DataError
 from tfbert.model.checkpoint import Init, check_vocabulary
 from tfbert.model.config import BertConfig
 from tfbert.progress import logger
-from tfbert.settings import EpochSettings
+from tfbert.training.settings import EpochSettings
 
 
 def open_stores(data: DataSet) -> tuple[RowStore, RowStore | None]:

@@ -1,0 +1,1 @@
+"""The training loop: steps, what they keep beside the weights, the clock and the state on disk."""
