@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import keras
 import tensorflow as tf
 
+from tfbert import report
 from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.save_state import StopSignals
 from tfbert.data.dataset import DataSet
@@ -27,7 +28,7 @@ from tfbert.objectives.classification import Classification
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
 from tfbert.strategy import log_devices, make_strategy, on_cpu, set_precision, worker_of
-from tfbert.training import class_values, report
+from tfbert.training import class_values
 from tfbert.training.checks import (
     check_batch,
     check_encoding,
