@@ -1,30 +1,65 @@
 """`python train.py COMMAND`: train on data sets made by `python -m preprocess`."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
 
 from tfbert.cli import Command, import_tensorflow, run
-from tfbert.recipes import sweep
+from tfbert.training.classify_config import ClassifyConfig
 
-SWEEP = (sweep.SweepConfig, sweep.sweep, "commands of a grid of settings, to be read or run one after the other")
+HELP = {
+    "classify": "train a classifier on labelled rows",
+    "distill": "train a small classifier to do as larger ones do",
+    "pretrain": "pretrain a masked language model in a budget of time",
+    "sweep": "commands of a grid of settings, to be read or run one after the other",
+}
+
+
+def classify(config: ClassifyConfig) -> None:
+    """Encodes the raw data of a task first, while TensorFlow is not there: forked workers would each carry it."""
+    if config.raw:
+        from preprocess.task_data import TaskData
+
+        data = TaskData(
+            config.task or "", config.data, config.data_set, config.init, config.vocab, config.max_len, config.cased,
+            config.tfds_dir,
+        )  # fmt: skip
+        begun = (Path(config.run_dir) / "config.yaml").exists()
+        data.make(may_write=config.cluster is None, may_replace=config.encoded is None and not begun)
+    import_tensorflow()
+    from tfbert.recipes.classify import run as train
+
+    train(config)
+
+
+class _Commands(Mapping[str, Command]):
+    """Commands by name, imported when they are asked for: not all of them need TensorFlow."""
+
+    def __getitem__(self, name: str) -> Command:
+        help_line = HELP[name]
+        if name == "classify":
+            return ClassifyConfig, classify, help_line
+        if name == "sweep":
+            from tfbert.recipes.sweep import SweepConfig, sweep
+
+            return SweepConfig, sweep, help_line
+        import_tensorflow()
+        module = import_module(f"tfbert.recipes.{name}")
+        return getattr(module, f"{name.capitalize()}Config"), module.run, help_line
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(HELP)
+
+    def __len__(self) -> int:
+        return len(HELP)
 
 
 def commands() -> Mapping[str, Command]:
-    import_tensorflow()
-    from tfbert.recipes import classify, distill, pretrain
-
-    return {
-        "classify": (classify.ClassifyConfig, classify.run, "train a classifier on labelled rows"),
-        "distill": (distill.DistillConfig, distill.run, "train a small classifier to do as larger ones do"),
-        "pretrain": (pretrain.PretrainConfig, pretrain.run, "pretrain a masked language model in a budget of time"),
-        "sweep": SWEEP,
-    }
+    return _Commands()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else argv
-    if words and words[0] == "sweep":  # which needs no TensorFlow
-        return run("train.py", {"sweep": SWEEP}, argv)
     return run("train.py", commands, argv)
 
 

@@ -33,6 +33,7 @@ from tfbert import __version__
 from tfbert.cli import option
 from tfbert.data.arrow_writer import dump_table, make_table, row_schema
 from tfbert.data.columns import FieldColumns, FieldReader, Roles, parse_filters, split_names
+from tfbert.data.job_folder import DESCRIPTION
 from tfbert.data.labels import LabelMap, LabelReader, load_label_map, raw_labels, sorted_names
 from tfbert.data.manifest import TASKS, Input, Manifest, file_checksum
 from tfbert.data.record import dump_rows
@@ -448,16 +449,9 @@ def encode(config: EncodeConfig) -> None:
     if config.store == "arrow":
         import_pyarrow("--store arrow")
     vocabulary = Vocabulary.load(config.vocab)
-    task_name = config.task if config.task in NAMED_TASKS else None
-    label_map = load_label_map(config.labels) if config.labels else None
-    if task_name is not None:
-        config, label_map = describe(config)
-    encoding = config.encoding
-    sources = config.sources()
+    job = _Job.begin(config)
+    config, encoding, sources, label_map = job.config, job.encoding, job.sources, job.label_map
     out = Path(config.out)
-    WorkFolder.check_target(out, [source.path for each in sources.values() for source in each])
-    inputs = {group: [Input.of(s.path) for s in each] for group, each in sources.items()}
-    job = _Job(config, encoding, inputs, task_name)
     settings = WorkerSettings(
         config.vocab,
         encoding,
@@ -504,15 +498,71 @@ def encode(config: EncodeConfig) -> None:
         logger.warning("no row of the train part has the label %s", ", ".join(map(repr, unseen[:10])))
 
 
+def differences(config: EncodeConfig, manifest: Manifest) -> list[str]:
+    """What a data set was made from otherwise than these settings would make it; names and places of files aside."""
+    wanted, found = _Job.begin(config).made_from(), _made_from(manifest)
+    return [what for what, value in wanted.items() if value != found.get(what)]
+
+
+def goes_on(config: EncodeConfig) -> bool:
+    """Whether a run of these settings may begin with --resume: nothing is left of a run of others."""
+    described = WorkFolder.path_of(Path(config.out)) / DESCRIPTION
+    return not described.exists() or described.read_text(encoding="utf-8") == _Job.begin(config).fingerprint
+
+
+def _made_from(manifest: Manifest) -> dict[str, Any]:
+    inputs = {group: [(e["bytes"], e["checksum"]) for e in entries] for group, entries in manifest.inputs.items()}
+    return {
+        "files": inputs,
+        "vocabulary": manifest.vocab_checksum,
+        "task": manifest.task_name,
+        "columns": manifest.columns["roles"],
+        **manifest.encoding,
+    }
+
+
+@dataclass(frozen=True)
 class _Job:
     """What a run is known by: its settings and the state of its inputs when it began."""
 
-    def __init__(
-        self, config: EncodeConfig, encoding: EncodingSettings, inputs: dict[str, list[Input]], task_name: str | None
-    ):
-        self.config, self.encoding, self.inputs, self.task_name = config, encoding, inputs, task_name
-        self.splits = not config.val and config.val_fraction > 0
-        self.vocab_checksum = file_checksum(config.vocab)
+    config: EncodeConfig
+    encoding: EncodingSettings
+    sources: dict[str, list[Source]]
+    inputs: dict[str, list[Input]]
+    label_map: LabelMap | None
+    task_name: str | None
+    vocab_checksum: str
+
+    @classmethod
+    def begin(cls, config: EncodeConfig) -> "_Job":
+        """Opens the inputs.
+
+        Raises:
+            TfbertError: they, or the target, cannot be used.
+        """
+        task_name = config.task if config.task in NAMED_TASKS else None
+        label_map = load_label_map(config.labels) if config.labels else None
+        if task_name is not None:
+            config, label_map = describe(config)
+        encoding, sources = config.encoding, config.sources()
+        WorkFolder.check_target(Path(config.out), [source.path for each in sources.values() for source in each])
+        inputs = {group: [Input.of(source.path) for source in each] for group, each in sources.items()}
+        return cls(config, encoding, sources, inputs, label_map, task_name, file_checksum(config.vocab))
+
+    @property
+    def splits(self) -> bool:
+        """Whether part of the training rows is set apart."""
+        return not self.config.val and self.config.val_fraction > 0
+
+    def made_from(self) -> dict[str, Any]:
+        """As `_made_from` tells it of a data set."""
+        return {
+            "files": {group: [(e.bytes, e.checksum) for e in entries] for group, entries in self.inputs.items()},
+            "vocabulary": self.vocab_checksum,
+            "task": self.task_name,
+            "columns": orjson.loads(orjson.dumps(self.config.roles.to_dict())),
+            **orjson.loads(orjson.dumps(self.encoding.to_dict())),
+        }
 
     @property
     def fingerprint(self) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, SpawnContext
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -63,9 +65,10 @@ def _keep_freed_memory() -> None:
         mallopt(-3, 1 << 25)  # M_MMAP_THRESHOLD, the largest there is
 
 
-def _start_method() -> str:
+def _context() -> ForkContext | SpawnContext:
     """Forked workers start at once and share what is loaded; a process with other threads must not be forked."""
-    return "fork" if threading.active_count() == 1 and "tensorflow" not in sys.modules else "spawn"
+    forks = threading.active_count() == 1 and "tensorflow" not in sys.modules
+    return multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")
 
 
 @contextmanager
@@ -96,9 +99,7 @@ class WorkerPool:
 
     def __init__(self, workers: int, initializer: Callable[..., None], arguments: tuple[Any, ...]):
         self._workers = workers
-        self._executor = ProcessPoolExecutor(
-            workers, multiprocessing.get_context(_start_method()), _initialize, (initializer, arguments)
-        )
+        self._executor = ProcessPoolExecutor(workers, _context(), _initialize, (initializer, arguments))
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -156,3 +157,40 @@ class WorkerPool:
             raise WorkerError(f"{report}\nA worker failed on {place(task)}. Nothing was published.") from error
         waiting.popleft()
         return task, result
+
+
+def run_apart(function: Callable[[T], None], argument: T) -> None:
+    """Runs a function in a process of its own, which ends with this one: it imports what this one must not.
+
+    Raises:
+        TfbertError, OSError: as the function raised it.
+        WorkerError: it raised anything else, with its traceback, or its process died.
+    """
+    context = _context()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_report, args=(sender, function, argument))
+    with _sigint_blocked():
+        process.start()
+    sender.close()
+    try:
+        error = receiver.recv()
+    except EOFError:
+        raise WorkerError("A process died without a word (killed, or out of memory?). Run again.") from None
+    finally:
+        process.kill()  # it has nothing left to say
+        process.join()
+    if error is not None:
+        raise error
+
+
+def _report(sender: Connection, function: Callable[[T], None], argument: T) -> None:
+    _initialize(function, ())
+    try:
+        function(argument)
+        sys.stdout.flush()
+    except (TfbertError, OSError) as error:
+        sender.send(error)
+    except Exception:  # noqa: BLE001
+        sender.send(WorkerError(traceback.format_exc()))
+    else:
+        sender.send(None)

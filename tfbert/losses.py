@@ -13,9 +13,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from tfbert.choices import LOSSES
 from tfbert.errors import ConfigError
 
-LOSSES = ("ce", "focal", "dmi")
 DMI_REGULARISER = 1e-3  # singular values of the joint matrix below this / num_classes count as this
 _LOWEST = -1e9  # what a logit of minus infinity counts as; plus infinity and NaN stay, for the trainer to see
 

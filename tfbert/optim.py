@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from tfbert.choices import OPTIMIZERS, SCHEDULES
 from tfbert.errors import ConfigError
 from tfbert.progress import logger
 
-OPTIMIZERS = ("adamw", "lamb", "sgd")
-SCHEDULES = ("linear", "cosine", "polynomial", "constant")
 _INITIAL_LOSS_SCALE = 2.0**15
 _GROW_AFTER = 2000  # steps without overflow before the loss scale doubles
 
@@ -37,7 +36,7 @@ def schedule(
     `end_learning_rate` behind the last step. The first and the last step have a rate above 0.
 
     Args:
-        name: one of `SCHEDULES`.
+        name: one of `choices.SCHEDULES`.
         learning_rate: the highest.
         warmup_steps: steps of the rise, at least 0.
         total_steps: of the whole schedule.

@@ -36,13 +36,14 @@ from tfbert.data.output import check_output
 from tfbert.data.plan import EpochPlan
 from tfbert.data.rows import Ragged, RowColumns, segment_ids
 from tfbert.data.source import RowError, Source, chunks, read_rows
+from tfbert.devices import check_devices
 from tfbert.errors import ConfigError, DataError
 from tfbert.loop.trainer import Scorer
 from tfbert.model.checkpoint import load_weights
 from tfbert.model.heads import Classifier
 from tfbert.progress import Progress
 from tfbert.run_folder import RunFolder
-from tfbert.strategy import PRECISIONS, Devices, make_strategy, set_precision
+from tfbert.strategy import make_strategy, set_precision
 from tfbert.text.row_encoder import RowEncoder
 from tfbert.text.wordpiece import Vocabulary
 
@@ -487,9 +488,7 @@ def check_settings(devices: str, mixed_precision: str, batch_tokens: int) -> Non
     Raises:
         ConfigError: names the setting.
     """
-    Devices.parse(devices)
-    if mixed_precision not in PRECISIONS:
-        raise ConfigError(f"--mixed_precision is one of {', '.join(PRECISIONS)}. Received: {mixed_precision!r}.")
+    check_devices(devices, mixed_precision)
     if batch_tokens < 1:
         raise ConfigError(f"--batch_tokens must be at least 1. Received: {batch_tokens}.")
 

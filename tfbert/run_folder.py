@@ -29,7 +29,7 @@ _OURS = (
     "spikes.jsonl", "events", "report", "finished", "last", "features", "verified.json", "parallel.json", "exports",
     "evaluations.tsv", "evaluations.jsonl", "teacher",
 )  # fmt: skip
-_PATHS = ("data", "init")  # settings that name the same file in several ways
+_PATHS = ("data", "init", "vocab", "encoded", "tfds_dir")  # settings that name the same file in several ways
 _GROWING = ("epochs", "early_exit_time_marker")  # settings that a run may be given more of
 # settings that do not decide the result, but for one that would have failed
 _FREE = (
@@ -204,5 +204,6 @@ def _is_more(value: float | None, was: float | None) -> bool:
 
 def _plain(config: Any) -> dict[str, Any]:
     values = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(config).items()}
-    paths = {name: str(Path(values[name]).absolute()) for name in _PATHS if values.get(name)}
-    return values | paths  # the same from any folder
+    paths = {name: Path(values[name]) for name in _PATHS if values.get(name)}
+    # the same from any folder; what is no file is a name
+    return values | {name: str(path.absolute()) for name, path in paths.items() if path.exists()}

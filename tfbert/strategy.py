@@ -1,41 +1,15 @@
 """Which devices train: one, or several under `MirroredStrategy`; and in which precision."""
 
 import contextlib
-import re
-from dataclasses import dataclass
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfbert.cluster import Cluster, wait_for_all
+from tfbert.devices import Devices, check_precision
 from tfbert.errors import ConfigError
 from tfbert.progress import logger
-
-PRECISIONS = ("none", "bfloat16", "float16")
-
-
-@dataclass(frozen=True)
-class Devices:
-    """A request for devices: kind `auto`, `cpu` or `gpu`, and how many (None: all)."""
-
-    kind: str
-    count: int | None
-
-    @classmethod
-    def parse(cls, text: str) -> "Devices":
-        """`auto`, `cpu`, `cpu:2`, `gpu`, `gpu:8`.
-
-        Raises:
-            ConfigError: another form.
-        """
-        match = re.fullmatch(r"auto|(cpu|gpu)(?::([1-9][0-9]{0,3}))?", text)
-        if not match:
-            raise ConfigError(f"--devices is auto, cpu:N or gpu:N. Received: {text!r}.")
-        kind, count = match.groups()
-        if kind is None:
-            return cls("auto", None)
-        return cls(kind, int(count) if count else (1 if kind == "cpu" else None))
 
 
 def make_strategy(
@@ -171,8 +145,7 @@ def set_precision(precision: str, strategy: tf.distribute.Strategy) -> keras.DTy
     Raises:
         ConfigError: the precision is unknown.
     """
-    if precision not in PRECISIONS:
-        raise ConfigError(f"--mixed_precision is one of {', '.join(PRECISIONS)}. Received: {precision!r}.")
+    check_precision(precision)
     rewrite = precision == "bfloat16" and on_cpu(strategy)
     tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": rewrite})
     if precision == "none" or rewrite:

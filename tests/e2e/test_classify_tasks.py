@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from classify_runs import make_data, texts, train
-from encode_runs import error_line, write_vocab
+from classify_runs import make_data, predict, same_weights, texts, train
+from encode_runs import InlineExecutor, error_line, write_vocab
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from preprocess.__main__ import main
@@ -44,6 +45,27 @@ def test_the_published_metric_decides(mrpc: Path, tmp_path: Path) -> None:
     assert scores["f1"] == scores["per_class"]["equivalent"]["f1"]
 
 
+def test_raw_files_are_encoded_first(mrpc: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One command from files to a run: what `preprocess encode` and a training make; more epochs encode nothing."""
+    raw, steps = mrpc.parent / "in", ("--learning_rate", "3e-3")
+    flags = ("--task", "glue/mrpc", "--vocab", str(mrpc.parent / "vocab.txt"), "--max_len", "24", *steps)
+    with patch("preprocess.pool.ProcessPoolExecutor", InlineExecutor):
+        run = train(raw, tmp_path / "run", *flags)
+        assert same_weights(run, train(mrpc, tmp_path / "encoded", *steps))
+        assert (tmp_path / "run/data/train.jsonl").read_bytes() == (mrpc / "train.jsonl").read_bytes()
+        assert run.column("val_f1")
+        before = (tmp_path / "run/data/manifest.json").stat().st_mtime_ns
+        capsys.readouterr()
+        assert train(raw, tmp_path / "run", *flags, "--epochs", "2").column("epoch") == [1, 2]
+        assert "is there, made from the same files and settings" in capsys.readouterr().err
+        train(raw, tmp_path / "run", *flags, "--max_len", "12", code=2)
+        assert "one with other max_len" in error_line(capsys.readouterr().err)
+        train(raw, tmp_path / "new", *flags, "--encoded", str(tmp_path / "run/data"), "--epochs", "0", code=2)
+        assert "at least one epoch" in error_line(capsys.readouterr().err)
+    assert (tmp_path / "run/data/manifest.json").stat().st_mtime_ns == before
+    assert predict(tmp_path / "run", raw / "dev.tsv")[0]["label"] in ("equivalent", "not_equivalent")
+
+
 def test_cola_and_stsb_have_their_own(tmp_path: Path) -> None:
     rows = "".join(f"s\t{i % 2}\t\t{text}\n" for i, text in enumerate(texts(32)))
     cola = encode(tmp_path, "glue/cola", {"train.tsv": rows, "dev.tsv": rows})
@@ -73,7 +95,10 @@ def test_names_that_do_not_fit(mrpc: Path, tmp_path: Path, capsys: pytest.Captur
         train(data, tmp_path / "run", "--task", task, code=2)
         assert message in error_line(capsys.readouterr().err)
     train(mrpc.parent / "in", tmp_path / "run", "--task", "glue/mrpc", code=2)
-    assert "preprocess encode" in error_line(capsys.readouterr().err)
+    assert "a config without a vocabulary. Give --vocab" in error_line(capsys.readouterr().err)
+    for data, flags in ((mrpc, ("--task", "glue/mrpc")), (other, ())):
+        train(data, tmp_path / "run", *flags, "--max_len", "12", code=2)
+        assert "--max_len: for raw --data of a --task" in error_line(capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
     run = train(other, tmp_path / "named", "--task", "glue/mnli", "--epochs", "1")
     assert run.column("val_accuracy")

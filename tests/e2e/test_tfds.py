@@ -6,7 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
-from encode_runs import encode, error_line, write_vocab
+from classify_runs import train
+from encode_runs import InlineExecutor, encode, error_line, write_vocab
 
 from preprocess.__main__ import main
 
@@ -108,6 +109,23 @@ def test_a_task_by_name_takes_them(written: Path, tmp_path: Path) -> None:
     assert manifest["task_name"] == "glue/mrpc"
     assert manifest["label_names"] == ["not_equivalent", "equivalent"]
     assert {name: part["rows"] for name, part in manifest["parts"].items()} == {"train": 3, "val": 2}
+
+
+@pytest.mark.usefixtures("eagerly")
+def test_training_takes_the_builder_itself(
+    prepared: Path, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`train.py classify --task` reads it, in a process of its own, and encodes what it read."""
+    monkeypatch.setattr("preprocess.task_data.run_apart", lambda function, config: function(config))
+    monkeypatch.setattr("preprocess.pool.ProcessPoolExecutor", InlineExecutor)
+    flags = ["--task", "glue/mrpc", "--vocab", str(write_vocab(tmp_path)), "--max_len", "16"]
+    run = train(Path("tiny_pairs"), tmp_path / "run", *flags, "--tfds_dir", str(prepared))
+    assert run.column("val_f1")
+    read = tmp_path / "run" / "data.tfds"
+    assert sorted(path.name for path in read.iterdir()) == [
+        "labels.txt", "source.json", "train.jsonl", "validation.jsonl"
+    ]  # fmt: skip
+    assert (read / "validation.jsonl").read_bytes() == (written / "validation.jsonl").read_bytes()
 
 
 def test_rows_without_a_label_are_rejected_by_line(written: Path, tmp_path: Path) -> None:

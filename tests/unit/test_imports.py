@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from classify_runs import make_data
-from encode_runs import error_line, flags_of
+from encode_runs import error_line, flags_of, write_vocab
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("tensorflow", "keras", "tf_keras", "matplotlib", "jieba", "tokenizers", "sklearn", "scipy", "pyarrow")
@@ -70,6 +70,25 @@ def test_workers_are_light(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, str(tmp_path / "probe.py")], env=environment, check=True, capture_output=True)
     assert (tmp_path / "loaded").read_text() == "[] True"
+
+
+def test_raw_data_are_encoded_before_tensorflow_is_there(tmp_path: Path) -> None:
+    """Case 192: workers are forked from `train.py classify` while it is light."""
+    words = ["classify", "--task", "glue/sst2", "--data", str(tmp_path), "--vocab", str(write_vocab(tmp_path))]
+    words += ["--init", "model.json", "--run_dir", str(tmp_path / "run")]
+    for name in ("train.tsv", "dev.tsv"):
+        (tmp_path / name).write_text("sentence\tlabel\na\t1\n", encoding="utf-8")
+    done = python(f"""
+        import sys, train, preprocess.task_data
+
+        def encode(config):
+            print(config.task, [name for name in {HEAVY!r} if name in sys.modules])
+            sys.exit()
+
+        preprocess.task_data.encode = encode
+        train.main({words!r})
+    """)
+    assert done.stdout == "glue/sst2 []\n", done.stderr
 
 
 @pytest.mark.parametrize("program", ["train", "predict"])

@@ -8,8 +8,9 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
+from tfbert.choices import SCHEDULES
 from tfbert.errors import ConfigError
-from tfbert.optim import SCHEDULES, Optimizer, decays, layer_factors, make_optimizer, schedule
+from tfbert.optim import Optimizer, decays, layer_factors, make_optimizer, schedule
 
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 Array = npt.NDArray[np.float64]

@@ -12,12 +12,24 @@ import orjson
 from tfbert.data.labels import load_label_map
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import PARTS, Manifest, file_checksum
+from tfbert.data.record import is_record
 from tfbert.data.source import printable
 from tfbert.data.store import SUFFIXES, RowStore, open_store
 from tfbert.errors import DataError
 from tfbert.progress import Progress
 
 MAX_BARE_CLASSES = 10_000  # of a file without label names; a larger class id is a mistake
+
+
+def holds_token_ids(path: Path) -> bool:
+    """Whether a folder or file is, or was to be, a data set; a task as TFDS has it also has a train.jsonl."""
+    if path.is_file() or any((path / name).exists() for name in (MANIFEST, "rejects.jsonl", "train.arrow")):
+        return True
+    try:
+        with (path / "train.jsonl").open("rb") as file:
+            return is_record(next((line for line in file if line.strip()), b""))
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,18 @@ def find_files(name: str, folder: Path) -> tuple[Layout, dict[str, Path]]:
     raise DataError(f"{folder}: {name} needs {wanted}, here or in {task.folder}/. Received: {_listing(folder)}.")
 
 
+def tfds_splits(name: str) -> tuple[str, ...]:
+    """The splits of the task's TensorFlow Datasets builder that are its parts.
+
+    Raises:
+        ConfigError: there is no such task, or no builder of it.
+    """
+    for layout in find_task(name).layouts:
+        if layout.files["train"] == _TFDS["train"]:
+            return tuple(file.removesuffix(".jsonl") for file in layout.files.values())
+    raise ConfigError(f"--task {name} has no TensorFlow Datasets builder. Received: one as --data. Give its folder.")
+
+
 def _existing(path: Path) -> Path | None:
     return next((found for end in _COMPRESSED if (found := path.with_name(path.name + end)).is_file()), None)
 

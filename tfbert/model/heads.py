@@ -6,12 +6,12 @@ Pooling looks at tokens only, never at padding: a row has the same logits whatev
 import keras
 from keras import ops
 
+from tfbert.choices import HEADS
 from tfbert.errors import ConfigError
 from tfbert.model.config import BertConfig
 from tfbert.model.encoder import BertEncoder
 from tfbert.model.layers import Dense, draw_seed, layer_seed, package, stateless_dropout
 
-HEADS = ("pool", "cls", "mean")
 _HEAD_DROPOUT = 2_000  # number of the head's dropout; the encoder's count from 1
 
 

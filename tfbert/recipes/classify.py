@@ -1,12 +1,10 @@
 """Train a classifier: a frozen stage for the head, then everything."""
 
-import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -21,9 +19,9 @@ from tfbert.data.store import RowStore
 from tfbert.data.tasks import find_task
 from tfbert.errors import ConfigError, DataError
 from tfbert.loop.trainer import Scorer
-from tfbert.losses import LOSSES, Loss, make_loss
+from tfbert.losses import Loss, make_loss
 from tfbert.model.checkpoint import Init, find_init, load_encoder, load_weights
-from tfbert.model.heads import HEADS, Classifier
+from tfbert.model.heads import Classifier
 from tfbert.objectives.classification import Classification
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
@@ -39,74 +37,10 @@ from tfbert.training.checks import (
     longest,
     open_stores,
 )
+from tfbert.training.classify_config import ClassifyConfig
 from tfbert.training.features import compute_features, feature_batches, fits_on_disk
-from tfbert.training.settings import EpochSettings, Range
 from tfbert.training.stages import BatchesOfEpoch, Session, Stage, State, run_in_folder, train_stage, train_stages
 from tfbert.training.validation import Validation
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassifyConfig(EpochSettings):
-    """Train a classifier on a data set made by `preprocess encode`."""
-
-    task: str | None = None
-    """Published task, such as glue/mrpc, whose metrics are reported; the first one decides the best weights, unless
-    --monitor does. Default: that of the data set."""
-    head: str = "pool"
-    """pool (masked maximum beside masked mean, dense, dropout), cls (pooler behind [CLS]), mean (masked mean)."""
-    head_units: int = 256
-    """Width of the dense layer of the pool head."""
-    head_dropout: float = 0.1
-    """Dropout before the last layer."""
-    loss: str = "ce"
-    """ce (cross entropy), focal, dmi (for noisy labels, after some epochs of ce)."""
-    focal_gamma: float = 2.0
-    """How much focal loss plays down easy rows."""
-    focal_alpha: str = "0.25"
-    """Factor of focal loss: one number, or `name=number` a class joined by commas (missing ones count 0.25)."""
-    label_smoothing: float = 0.0
-    """Share of the target spread over all classes."""
-    rdrop: float = 0.0
-    """Weight of R-Drop: rows pass twice, with two dropout masks, and the predictions are drawn together; 0 for none."""
-    class_weights: str | None = None
-    """`balanced`, or `name=number` joined by commas (classes not named weigh 1)."""
-    frozen_epochs: int = 0
-    """Epochs in which only the head is trained, before the others."""
-    frozen_learning_rate: float = 1e-3
-    """Learning rate of the frozen epochs."""
-
-    choices: ClassVar[Mapping[str, Sequence[str]]] = {"head": HEADS, "loss": LOSSES}
-    least: ClassVar[Mapping[str, float]] = {"frozen_epochs": 0, "head_units": 1}
-    ranges: ClassVar[Mapping[str, Range]] = {
-        "frozen_learning_rate": (0, False, math.inf, False),
-        "head_dropout": (0, True, 1, False),
-        "label_smoothing": (0, True, 1, False),
-        "focal_gamma": (0, True, math.inf, False),
-        "rdrop": (0, True, math.inf, False),
-    }
-
-    def check_together(self) -> None:
-        """As the base."""
-        if self.epochs + self.frozen_epochs < 1:
-            raise ConfigError("There must be at least one epoch. Received: --epochs 0 --frozen_epochs 0.")
-        if self.loss == "dmi" and self.class_weights:
-            raise ConfigError("The dmi loss takes no class weights. Received: --class_weights. Leave them out.")
-        if self.loss == "dmi" and (self.accumulate > 1 or self.auto_accumulate):
-            given = f"--accumulate {self.accumulate}" if self.accumulate > 1 else "--auto_accumulate"
-            raise ConfigError(f"The dmi loss needs the whole batch at once. Received: {given}. Leave it out.")
-        if self.loss == "dmi" and self.rdrop:
-            raise ConfigError(f"R-Drop needs a loss of each row. Received: --rdrop {self.rdrop} with --loss dmi.")
-        if self.sampling != "none" and self.class_weights == "balanced":
-            raise ConfigError(
-                "Rare classes are drawn more often, or weigh more. Received: --sampling "
-                f"{self.sampling} with --class_weights balanced. Leave one of the two out."
-            )
-        super().check_together()
-
-    def highest_rates(self) -> list[float]:
-        """As the base."""
-        frozen = [self.frozen_learning_rate] if self.frozen_epochs else []
-        return [*frozen, *([self.learning_rate] if self.epochs else [])]
 
 
 @dataclass(frozen=True)
@@ -341,17 +275,13 @@ def _batches(
 
 
 def _open(settings: ClassifyConfig) -> DataSet:
-    folder = Path(settings.data)
-    if (
-        settings.task is not None
-        and folder.is_dir()
-        and not any((folder / name).exists() for name in (MANIFEST, "train.jsonl"))
-    ):
+    settings.check_raw()
+    if settings.raw and not settings.data_set.is_dir():
         raise DataError(
-            f"{folder}: training takes a data set of token ids. Received: a folder without one. Make it with "
-            f"`python -m preprocess encode {folder} --task {settings.task} --out DATA --vocab vocab.txt` and give DATA."
+            f"{settings.data}: raw data are encoded before a run begins, as `train.py classify` does it. Received: no "
+            f"data set in {settings.data_set}."
         )
-    return DataSet.open(settings.data)
+    return DataSet.open(settings.data_set)
 
 
 def _no_labels(data: DataSet) -> str:

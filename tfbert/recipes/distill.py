@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfbert import report
 from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.save_state import StopSignals
+from tfbert.choices import HEADS
 from tfbert.cli import option
 from tfbert.data.dataset import DataSet
 from tfbert.data.feed import ALONE, FeedSettings, plan_batches
@@ -24,7 +25,7 @@ from tfbert.model.checkpoint import Init, find_init, load_encoder
 from tfbert.model.config import BertConfig
 from tfbert.model.distiller import HEADS as ATTENTION_HEADS
 from tfbert.model.distiller import PARTS, LayerMatcher, check_heads, copy_layers, layer_map
-from tfbert.model.heads import HEADS, Classifier
+from tfbert.model.heads import Classifier
 from tfbert.objectives.base import Objective
 from tfbert.objectives.distillation import LayerDistillation, PredictionDistillation
 from tfbert.progress import logger

@@ -1,16 +1,16 @@
-"""Settings that several recipes share, and the checks of their values."""
+"""Settings that several recipes share, and the checks of their values; nothing here imports TensorFlow."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from tfbert.choices import OPTIMIZERS
+from tfbert.choices import SCHEDULES as RATE_SCHEDULES
 from tfbert.cluster import Cluster, find_cluster
 from tfbert.data.sampling import SAMPLINGS
+from tfbert.devices import check_devices
 from tfbert.errors import ConfigError
-from tfbert.optim import OPTIMIZERS
-from tfbert.optim import SCHEDULES as RATE_SCHEDULES
-from tfbert.strategy import PRECISIONS, Devices
 
 SCHEDULES = (*RATE_SCHEDULES, "plateau")
 _MAX_SEED = 2**31 - 1
@@ -80,7 +80,6 @@ class RunSettings:
 
     choices: ClassVar[Mapping[str, Sequence[str]]] = {
         "optimizer": OPTIMIZERS,
-        "mixed_precision": PRECISIONS,
         "gradient_dtype": ("float32", "bfloat16", "float16"),
     }
     least: ClassVar[Mapping[str, float]] = {"seed": 0, "shuffle_window": 1, "length_multiple": 1, "save_steps": 0}
@@ -103,7 +102,7 @@ class RunSettings:
                 check_range(name, getattr(self, name), *limits)
         if self.seed > _MAX_SEED:
             raise ConfigError(f"--seed must be at most {_MAX_SEED}. Received: {self.seed}.")
-        Devices.parse(self.devices)
+        check_devices(self.devices, self.mixed_precision)
         self.check_together()
 
     @property

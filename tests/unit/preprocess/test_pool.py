@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from preprocess.pool import WorkerPool, check_workers
+from preprocess.pool import WorkerPool, check_workers, run_apart
 from tfbert.errors import ConfigError, DataError, WorkerError
 
 _factor = 0
@@ -151,3 +151,18 @@ def has_tensorflow(_: int) -> bool:
     import preprocess.encode  # noqa: F401
 
     return "tensorflow" in sys.modules
+
+
+def write_own_id(path: Path) -> None:
+    path.write_text(str(os.getpid()), encoding="utf-8")
+
+
+def test_a_process_of_its_own(tmp_path: Path) -> None:
+    run_apart(write_own_id, tmp_path / "id")
+    assert int((tmp_path / "id").read_text(encoding="utf-8")) != os.getpid()
+    with pytest.raises(ConfigError, match="wrong"):
+        run_apart(refuse, "wrong")
+    with pytest.raises(WorkerError, match="KeyError: 'ours'"):
+        run_apart(work, -2)
+    with pytest.raises(WorkerError, match="died without a word"):
+        run_apart(work, -4)
