@@ -393,8 +393,11 @@ def _shuffle(
 ) -> Merged:
     """Writes the data files, bucket by bucket, while the next ones are shuffled."""
     merged = Merged({}, {}, 0, {})
-    outputs = {group: Counted(make_output(group)) for group in ("train", "val") if rows[group]}
+    outputs: dict[str, Counted] = {}
     try:
+        for group in ("train", "val"):
+            if rows[group]:
+                outputs[group] = Counted(make_output(group))
         with Progress(rows.total(), " rows", "shuffle") as progress:
             for task, part in pool.map(shuffle_bucket, tasks, lambda task: f"bucket {task.number} of {task.group}"):
                 table = task.files.table()

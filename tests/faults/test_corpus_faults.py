@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -48,6 +48,15 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+def open_outputs(folder: Path) -> list[str]:
+    """Data files and pieces of an index that this process holds open in the folder."""
+    found: list[Path] = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one of the loop itself
+            found.append(descriptor.readlink())
+    return [str(path) for path in found if path.is_relative_to(folder) and path.name.startswith(("train.", "val."))]
+
+
 def stage(prefix: str) -> str:
     return Path(prefix).name.split("-")[0]
 
@@ -77,6 +86,8 @@ def test_an_interrupted_run_goes_on_from_whole_parts(folder: Path, name: str, nu
     assert not (folder / "data").exists()
     work = folder / ".data.encode"
     assert work.is_dir()
+    assert not list(work.glob("*.tmp"))
+    assert not open_outputs(folder)
     with failing_at("", 0, KeyboardInterrupt()) as made:
         assert run(folder, "--resume") == 0
     order = ["documents", "packed", "train", "val"]
