@@ -393,7 +393,7 @@ class Encode(Job):
             time.sleep(0.005)
             with suppress(psutil.NoSuchProcess):
                 children = psutil.Process(attempt.pid).children()
-                workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+                workers = [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
         time.sleep(wait)
         if workers:
             with suppress(psutil.NoSuchProcess):
@@ -436,6 +436,8 @@ class Encode(Job):
 
     def start_again(self) -> bool:
         """Without --resume: the parts of before are not used."""
+        if not self.resume or not (self.work / "run.json").exists():
+            return False
         self.resume = False
         self.bench.note(self.name, "without --resume")
         return True
@@ -624,7 +626,8 @@ def one_round(job: Job, wanted: dict[str, str], bench: Bench) -> None:
     if bench.draw.random() < 0.12:
         faults.append(job.beside)
     for fault in faults:
-        fault()
+        if not fault():
+            bench.write(job=job.name, missed=fault.__name__)  # the job had ended, or there was nothing to break
     job.finish()
     job.check(wanted)
 
