@@ -99,6 +99,7 @@ class WorkerPool:
 
     def __init__(self, workers: int, initializer: Callable[..., None], arguments: tuple[Any, ...]):
         self._workers = workers
+        self._closing: threading.Thread | None = None
         self._executor = ProcessPoolExecutor(workers, _context(), _initialize, (initializer, arguments))
 
     def __enter__(self) -> "WorkerPool":
@@ -107,11 +108,16 @@ class WorkerPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        if self._closing is None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        else:
+            self._closing.join()
 
     def close(self) -> None:
         """Lets the processes end while others work; nothing may be asked of them any more."""
-        self._executor.shutdown(wait=False)
+        # an executor that is told not to wait is never waited for, and ends in a race with the interpreter
+        self._closing = threading.Thread(target=self._executor.shutdown)
+        self._closing.start()
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T], place: Callable[[T], str]) -> Iterator[tuple[T, R]]:
         """Runs `function` on every task; yields (task, result) in the order of the tasks.

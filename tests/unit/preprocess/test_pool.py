@@ -166,3 +166,13 @@ def test_a_process_of_its_own(tmp_path: Path) -> None:
         run_apart(work, -2)
     with pytest.raises(WorkerError, match="died without a word"):
         run_apart(work, -4)
+
+
+def test_a_closed_pool_is_waited_for() -> None:
+    """A thread of it that is left would end in a race with the interpreter."""
+    before = threading.active_count()
+    for _ in range(3):
+        with WorkerPool(1, set_factor, (1,)) as pool:
+            assert list(pool.map(work, [1], place)) == [(1, 1)]
+            pool.close()
+        assert threading.active_count() == before
