@@ -62,6 +62,7 @@ from tfbert.text.wordpiece import Vocabulary
 ENGINES = ("local", "ray")
 INTENDED = ("filtered", "blank", "duplicate", "conflict")  # reasons that are not the data's fault
 MAX_LABELS = 10_000
+MANY_LABELS = 20  # that may well be so in a file of a few rows
 CUT = 80  # characters of a rejected row that are kept
 
 
@@ -493,7 +494,16 @@ def encode(config: EncodeConfig) -> None:
         manifest = job.manifest(vocabulary, label_map or LabelMap((), {}), stats, totals, merged)
         work.publish(manifest, Path(config.vocab), label_map.names if label_map else None)
     write_summary(out, manifest)
-    unseen = [name for name, count in manifest.parts["train"].labels.items() if not count]
+    _tell_of_labels(manifest, given=job.label_map is not None)
+
+
+def _tell_of_labels(manifest: Manifest, given: bool) -> None:
+    """Classes without rows, and a column that looks like another one's."""
+    train, names = manifest.parts["train"], manifest.label_names
+    if not given and manifest.task == "classify" and len(names) > max(train.rows / 2, MANY_LABELS):
+        column = manifest.columns["roles"]["label"]
+        logger.warning("%d labels in %d rows: is %r the label column?", len(names), train.rows, column)
+    unseen = [name for name, count in train.labels.items() if not count]
     if unseen:
         logger.warning("no row of the train part has the label %s", ", ".join(map(repr, unseen[:10])))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from classify_runs import make_data, predict, table, train, write_model
-from encode_runs import TOKENS, error_line
+from encode_runs import TOKENS, encode, error_line
 
 import preprocess.__main__ as preprocess_script
 from preprocess.encode import EncodeConfig
@@ -134,6 +134,14 @@ def test_a_class_without_training_rows_is_named(tmp_path, caplog):
         [sys.executable, "-m", "preprocess", "encode", *words], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "no row of the train part has the label 'c'" in done.stderr
+
+
+def test_another_column_taken_for_the_labels(tmp_path, capsys):
+    content = "id\ttext\tlabel\n" + "".join(f"r{i}\ta b\t{i % 2}\n" for i in range(30))
+    encode(tmp_path, content, "--text", "text", "--label", "id")
+    assert "30 labels in 30 rows: is 'id' the label column?" in capsys.readouterr().err
+    encode(tmp_path, content, "--text", "text", "--label", "label")
+    assert "is 'label' the label column?" not in capsys.readouterr().err
 
 
 def test_more_micro_batches_than_rows(data, tmp_path, capsys):
