@@ -125,7 +125,7 @@ def test_training_takes_the_builder_itself(
     assert sorted(path.name for path in read.iterdir()) == [
         "labels.txt", "source.json", "train.jsonl", "validation.jsonl"
     ]  # fmt: skip
-    assert (read / "validation.jsonl").read_bytes() == (written / "validation.jsonl").read_bytes()
+    assert rows_of(read / "validation.jsonl") == rows_of(written / "validation.jsonl")
 
 
 def test_rows_without_a_label_are_rejected_by_line(written: Path, tmp_path: Path) -> None:
