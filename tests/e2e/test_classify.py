@@ -207,9 +207,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 @pytest.mark.usefixtures("eagerly")
 def test_sigterm_in_an_epoch(data: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Case 117: exit code 143, no finished run, the thread that reads ahead is gone and the folder is free."""
-    from tfbert import training
     from tfbert.recipes import classify
     from tfbert.run_folder import RunFolder
+    from tfbert.training import stages as training
 
     class Stopped(training.StepProgress):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -281,9 +281,9 @@ def test_other_files_in_the_run_folder_do_no_harm(data: Path, small: Path, tmp_p
 @pytest.mark.usefixtures("eagerly")
 def test_every_row_once_an_epoch(tmp_path: Path, small: Path, monkeypatch: pytest.MonkeyPatch):
     """Cases 051 to 053, 057, 058 and 060: few rows, a large window, more steps than rows a replica."""
-    from tfbert import training
     from tfbert.data.feed import place  # noqa: F401 - TensorFlow is there
     from tfbert.recipes import classify
+    from tfbert.training import stages as training
 
     seen: list[tuple[int, list[tuple[int, ...]], list[int]]] = []
     validated: list[list[tuple[int, ...]]] = []

@@ -109,7 +109,7 @@ def test_weights_that_are_not_finite_are_never_saved(data: Path, small: Path, tm
 
 def test_stopped_after_a_rescue(data: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The lowered rate and the number of tries are in the state; the result is that of the run without a break."""
-    from tfbert import training
+    from tfbert.training import stages as training
 
     straight = train(data, tmp_path / "straight", *TOO_HIGH, *RESCUED, init=small)
 
