@@ -12,7 +12,6 @@ import orjson
 from tfbert.data.labels import load_label_map
 from tfbert.data.manifest import NAME as MANIFEST
 from tfbert.data.manifest import PARTS, Manifest, file_checksum
-from tfbert.data.record import is_record
 from tfbert.data.source import printable
 from tfbert.data.store import SUFFIXES, RowStore, open_store
 from tfbert.errors import DataError
@@ -27,9 +26,10 @@ def holds_token_ids(path: Path) -> bool:
         return True
     try:
         with (path / "train.jsonl").open("rb") as file:
-            return is_record(next((line for line in file if line.strip()), b""))
-    except OSError:
+            first = orjson.loads(next((line for line in file if line.strip()), b"{}"))
+    except (OSError, ValueError):
         return False
+    return isinstance(first, dict) and "wordids" in first
 
 
 @dataclass(frozen=True)

@@ -45,15 +45,6 @@ class Record(NamedTuple):
     words: str | None = None
 
 
-def is_record(line: bytes) -> bool:
-    """Whether a line of JSON is meant as a row of token ids, however damaged."""
-    try:
-        row = orjson.loads(line)
-    except ValueError:
-        return False
-    return isinstance(row, dict) and "wordids" in row
-
-
 def dump(record: Record) -> bytes:
     """One line of JSON with its LF."""
     row: dict[str, Any] = {}
