@@ -280,7 +280,7 @@ def shuffle_bucket(task: ShuffleTask) -> PartStats:
     if done is not None:
         return done
     bucket = _packer.first_bucket[task.group] + task.number
-    data, tables = [], []
+    places, tables = [], [np.zeros(0, ROW)]
     for number in range(task.parts):
         files = _packer.part("packed", number)
         (row, byte), (row_end, byte_end) = np.fromfile(files.path(".buckets"), "<i8", 4, offset=16 * bucket).reshape(
@@ -288,16 +288,29 @@ def shuffle_bucket(task: ShuffleTask) -> PartStats:
         )
         if row_end > row:
             tables.append(np.fromfile(files.path(".rows"), ROW, row_end - row, offset=ROW.itemsize * row))
-            data.append(np.fromfile(files.path(".jsonl"), np.uint8, byte_end - byte, offset=byte).tobytes())
-    table = np.concatenate(tables) if tables else np.zeros(0, ROW)
-    joined = b"".join(data)
+            places.append((files.path(".jsonl"), int(byte), int(byte_end - byte)))
+    table = np.concatenate(tables)
+    joined = _read_all(places)
     ends = np.cumsum(table["size"], dtype=np.int64)
     order = _packer.rng(_SHUFFLE, bucket).permutation(len(table))
     starts, stops = (ends - table["size"])[order].tolist(), ends[order].tolist()
-    lines = [joined[a:b] for a, b in zip(starts, stops, strict=True)]
-    rows = b"".join(lines) if _packer.schema is None else dump_table(_as_table(lines, _packer.schema))
+    lines = [joined[a:b] for a, b in zip(starts, stops, strict=True)]  # no copies: the bucket is large
+    rows = b"".join(lines) if _packer.schema is None else dump_table(_as_table(list(map(bytes, lines)), _packer.schema))
     contents: dict[str, bytes | bytearray] = {SUFFIXES[_packer.settings.store]: rows, ".rows": table[order].tobytes()}
     return task.files.save(contents, PartStats(len(table), 0, len(table), {}, None))
+
+
+def _read_all(places: Sequence[tuple[Path, int, int]]) -> memoryview:
+    """Pieces of files, (file, first byte, bytes), behind each other."""
+    joined = memoryview(bytearray(sum(count for *_, count in places)))
+    at = 0
+    for path, first, count in places:
+        with path.open("rb", buffering=0) as file:
+            file.seek(first)
+            if file.readinto(joined[at : at + count]) != count:
+                raise OSError(f"{path} was cut while it was read")
+        at += count
+    return joined
 
 
 def _as_table(lines: Sequence[bytes], schema: Any) -> Any:

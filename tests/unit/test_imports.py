@@ -36,7 +36,7 @@ def python(script: str, **environment: str) -> "subprocess.CompletedProcess[str]
     ],
 )
 def test_an_import_is_light(modules: str) -> None:
-    """Case 192: the forty workers of a large machine would each pay for what is imported here."""
+    """Cases 186 and 192: the forty workers of a large machine would each pay for what is imported here."""
     done = python(f"import sys, {modules}; print([name for name in {HEAVY!r} if name in sys.modules])")
     assert done.stdout == "[]\n", done.stderr
 
@@ -153,7 +153,7 @@ def test_a_missing_package_is_named(data: Path, tmp_path: Path, package: str, wo
 def test_an_optional_package_of_training_is_named(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, logical_cpus: int
 ) -> None:
-    """Case 191: readers of checkpoints say what they need; a report without matplotlib has no charts, but is there."""
+    """Cases 186 and 191: readers of checkpoints say what they need; a report without matplotlib has no charts, but is there."""
     from tfbert import report
     from tfbert.errors import CheckpointError
     from tfbert.model import checkpoint

@@ -208,7 +208,7 @@ def test_ids_that_the_model_lacks_are_refused_with_their_place(tmp_path: Path, r
 
 
 def test_replicas_share_a_batch_at_one_length(tmp_path: Path):
-    """Case 080: disjoint slices in order, all padded to the longest row of the global batch."""
+    """Cases 056 and 080: dicts of arrays, with disjoint slices in order, all padded to the longest row of the batch."""
     from tfbert.data.feed import distribute, plan_batches
     from tfbert.strategy import make_strategy
 
@@ -218,6 +218,7 @@ def test_replicas_share_a_batch_at_one_length(tmp_path: Path):
     seen = []
     with distribute(plan_batches(store, plan, settings(), 3), strategy) as stream:
         for rows, batch in zip(plan.batches(), stream, strict=True):
+            assert type(batch) is dict
             parts = [strategy.experimental_local_results(batch[name]) for name in ("token_ids", "weights")]
             each, length = -(-len(rows) // 3), -(-store.lengths[rows].max() // 4) * 4
             assert [tuple(part.shape) for part in parts[0]] == [(each, length)] * 3
