@@ -153,7 +153,7 @@ def test_a_missing_package_is_named(data: Path, tmp_path: Path, package: str, wo
 def test_an_optional_package_of_training_is_named(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, logical_cpus: int
 ) -> None:
-    """Cases 186 and 191: readers of checkpoints say what they need; a report without matplotlib has no charts, but is there."""
+    """Cases 186 and 191: readers of checkpoints say what they need; a report without matplotlib has no charts."""
     from tfbert import report
     from tfbert.errors import CheckpointError
     from tfbert.model import checkpoint
