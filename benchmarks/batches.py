@@ -46,7 +46,7 @@ def consume(clock, batches, limit=None):
     """Runs through batches of (ids, segments, mask, labels); returns the sum of the ids and whether it was an epoch."""
     total = 0
     for ids, _segments, mask, _labels in batches:
-        clock.add(len(ids), mask.sum())
+        clock.add(len(ids), np.count_nonzero(mask))
         total += int(ids.sum())
         if limit and clock.rows >= limit:
             return {"sum_of_ids": total, "whole": False}

@@ -22,7 +22,7 @@ def stream(args: argparse.Namespace) -> None:
     total = 0
     clock.begin()
     for batch in plan_batches(store, plan, feed, 1):
-        clock.add(len(batch["weights"]), batch["padding_mask"].sum())
+        clock.add(len(batch["weights"]), np.count_nonzero(batch["padding_mask"]))
         total += int(batch["token_ids"].sum())
         if args.limit and clock.rows >= args.limit:
             break

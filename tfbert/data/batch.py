@@ -21,8 +21,14 @@ def padded_length(longest: int, length_multiple: int, max_len: int, pad_to_max: 
     return max(longest, min(rounded, max_len))
 
 
-def collate(rows: RowColumns, length: int, pad_id: int) -> Batch:
+def collate(rows: RowColumns, length: int, pad_id: int, extremes: tuple[int, int] | None = None) -> Batch:
     """Model inputs of rows.
+
+    Args:
+        rows: of the batch.
+        length: that they are padded to.
+        pad_id: what they are padded with.
+        extremes: tokens of the shortest and the longest row, where they are known.
 
     Returns:
         `token_ids`, `segment_ids`, `padding_mask` (1 on real tokens), each int32 (rows, length). The mask comes from
@@ -32,16 +38,16 @@ def collate(rows: RowColumns, length: int, pad_id: int) -> Batch:
         DataError: a row is longer than `length`.
     """
     lengths = rows.token_ids.lengths
-    longest = lengths.max(initial=0)
+    shortest, longest = extremes or (int(lengths.min(initial=length)), int(lengths.max(initial=0)))
     if longest > length:
         raise DataError(
             f"A row must fit the length of the batch, {length} tokens. Received: {longest} tokens. "
             "Encode the text again with a smaller --max_len."
         )
-    shape = len(rows), length
-    token_ids = rows.token_ids.padded(length, pad_id)
+    shape = len(lengths), length
+    token_ids = rows.token_ids.padded(length, pad_id, shortest)
     segments = np.zeros(shape, np.int32) if rows.segment_ids is None else rows.segment_ids.padded(length, 0)
-    if lengths.min(initial=length) == length:  # as in most batches of sorted rows
+    if shortest == length:  # as in most batches of sorted rows
         mask = np.ones(shape, np.int32)
     else:
         mask = (np.arange(length) < lengths[:, None]).astype(np.int32)

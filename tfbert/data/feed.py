@@ -5,12 +5,13 @@ one global batch share one padded length; rows of weight 0 fill it up so that ea
 """
 
 import contextlib
+import itertools
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,27 +60,26 @@ class FeedSettings:
     masking: Masking | None = None
 
 
-@dataclass(frozen=True)
-class _Share:
+class _Share(NamedTuple):
     """The rows of a global batch that one worker reads.
 
-    Args:
+    Attributes:
         rows: their numbers, those that fill the batch up included.
         num_real: how many come before these.
-        longest: tokens of the longest row of the global batch.
+        longest: tokens of the longest row of the global batch; None where this worker has all of them.
     """
 
     rows: Rows
     num_real: int
-    longest: int
+    longest: int | None
 
 
 def _share(store: RowStore, rows: Rows, multiple: int, worker: Worker) -> _Share:
     """Copies of the first row fill a batch up to a multiple, so that no replica is ever empty; they will weigh 0."""
-    longest = int(store.lengths[rows].max())
     missing = -len(rows) % multiple
     if not missing and worker == ALONE:
-        return _Share(rows, len(rows), longest)
+        return _Share(rows, len(rows), None)
+    longest = int(store.lengths[rows].max())
     filled = np.concatenate([rows, np.repeat(rows[:1], missing)])
     part = replica_slice(len(filled), *worker)
     num_real = min(max(len(rows) - part.start, 0), part.stop - part.start)
@@ -95,30 +95,51 @@ def make_batch(
         DataError: with `file:line`, where a row is damaged, has no label of the task, an id that the model lacks, or no
             words where whole words are masked.
     """
-    share = _share(store, rows, multiple, worker)
-    return _batch_of(store, share, store.columns(share.rows), settings, epoch)
+    return next(_batches_of(store, [_share(store, rows, multiple, worker)], settings, epoch))
 
 
-def _batch_of(store: RowStore, share: _Share, columns: RowColumns, settings: FeedSettings, epoch: int) -> Batch:
+def _batches_of(store: RowStore, shares: Sequence[_Share], settings: FeedSettings, epoch: int) -> Iterator[Batch]:
+    """Batches whose rows are read together; where a row is damaged, that is raised before the first comes out."""
+    rows = np.concatenate([share.rows for share in shares]) if len(shares) > 1 else shares[0].rows
+    columns = store.columns(rows)
+    targets = _targets(columns, settings, lambda i: store.place(int(rows[i])))
+    lengths = columns.token_ids.lengths
+    ends = list(itertools.accumulate(len(share.rows) for share in shares))
+    firsts = [0, *ends[:-1]]
+    shortest = np.minimum.reduceat(lengths, firsts).tolist()
+    longest = np.maximum.reduceat(lengths, firsts).tolist()
+    for share, first, last, *extremes in zip(shares, firsts, ends, shortest, longest, strict=True):
+        batch = _inputs_of(store, share, columns.cut(first, last), settings, *extremes)
+        for name, values in targets.items():
+            batch[name] = values[first:last]
+        if share.num_real < len(share.rows):
+            batch["weights"] = np.where(np.arange(last - first) < share.num_real, batch["weights"], np.float32(0))
+        yield batch if settings.masking is None else mask_batch(batch, share.rows, settings.masking, epoch)
+
+
+def _targets(columns: RowColumns, settings: FeedSettings, place: Callable[[int], str]) -> Batch:
+    """`labels`, where the task has any, and `weights`."""
+    if settings.task is None:
+        return {"weights": np.ones(len(columns), np.float32)}
+    labels = labels_of(columns.labels, settings.task, settings.num_classes, place)
+    return {"labels": labels, "weights": row_weights(columns.weights, labels, settings.class_weights)}
+
+
+def _inputs_of(
+    store: RowStore, share: _Share, columns: RowColumns, settings: FeedSettings, shortest: int, longest: int
+) -> Batch:
     def place(i: int) -> str:
         return store.place(int(share.rows[i]))
 
-    length = padded_length(share.longest, settings.length_multiple, settings.max_len, settings.pad_to_max)
-    batch = collate(columns, length, settings.pad_id)
+    of_all = longest if share.longest is None else share.longest
+    length = padded_length(of_all, settings.length_multiple, settings.max_len, settings.pad_to_max)
+    batch = collate(columns, length, settings.pad_id, (shortest, longest))
     _check_ids(batch["token_ids"], settings.vocab_size, "token id", "vocab_size", place)
-    _check_ids(batch["segment_ids"], settings.type_vocab_size, "segment id", "type_vocab_size", place)
-    if settings.task is not None:
-        batch["labels"] = labels_of(columns.labels, settings.task, settings.num_classes, place)
-        batch["weights"] = row_weights(columns.weights, batch["labels"], settings.class_weights)
-    else:
-        batch["weights"] = np.ones(len(columns), np.float32)
-    if share.num_real < len(columns):
-        batch["weights"] = np.where(np.arange(len(columns)) < share.num_real, batch["weights"], np.float32(0))
-    if settings.masking is None:
-        return batch
-    if settings.masking.unit != "token":
+    if columns.segment_ids is not None:
+        _check_ids(batch["segment_ids"], settings.type_vocab_size, "segment id", "type_vocab_size", place)
+    if settings.masking is not None and settings.masking.unit != "token":
         batch["word_starts"] = _word_starts(columns, length, place)
-    return mask_batch(batch, share.rows, settings.masking, epoch)
+    return batch
 
 
 def _word_starts(columns: RowColumns, length: int, place: Callable[[int], str]) -> npt.NDArray[np.bool_]:
@@ -263,20 +284,17 @@ def plan_batches(
     shares = (_share(store, rows, multiple, worker) for rows in plan.batches(start))
     while group := _group(shares):
         try:
-            columns = store.columns(np.concatenate([share.rows for share in group]))
+            yield from _batches_of(store, group, settings, plan.epoch)
         except DataError:  # once more, so that the batches before the damage come out
-            yield from (_batch_of(store, share, store.columns(share.rows), settings, plan.epoch) for share in group)
-            continue
-        first = 0
-        for share in group:
-            part = columns.cut(first, first + len(share.rows))
-            yield _batch_of(store, share, part, settings, plan.epoch)
-            first += len(share.rows)
+            for share in group:
+                yield from _batches_of(store, [share], settings, plan.epoch)
 
 
 def _group(shares: Iterator[_Share]) -> list[_Share]:
     """The next shares, of about as many rows as are best read together."""
     group: list[_Share] = []
-    while sum(len(share.rows) for share in group) < READ_ROWS and (share := next(shares, None)) is not None:
+    rows = 0
+    while rows < READ_ROWS and (share := next(shares, None)) is not None:
         group.append(share)
+        rows += len(share.rows)
     return group

@@ -1,5 +1,6 @@
 """Rows of a JSON-lines file, read by offset."""
 
+import mmap
 import os
 from pathlib import Path
 
@@ -12,9 +13,14 @@ from tfbert.data.rows import RowColumns
 from tfbert.data.store import RowNumbers, RowStore
 from tfbert.errors import DataError
 
+_RELEASE_BYTES = 8 << 20  # read before the pages of the map are given back
+
 
 class JsonStore(RowStore):
-    """The lines of a file, by its index, which is built and kept beside it where it is missing or older."""
+    """The lines of a file, by its index, which is built and kept beside it where it is missing or older.
+
+    The file is memory mapped; its pages are given back as it is read, so that they do not add up in the process.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -24,20 +30,38 @@ class JsonStore(RowStore):
             raise DataError(f"{path}: the data cannot be read. Received: {error.strerror}.") from error
         try:
             self._index: RowIndex = read_index(path) or build_index(path)
+            # an empty file has no map
+            self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ) if os.fstat(self._fd).st_size else None
         except BaseException:
             os.close(self._fd)
             raise
+        self._read_bytes = 0
         self.lengths = self._index.lengths
         self.labels = self._index.labels
 
     def close(self) -> None:
+        if self._map is not None:
+            self._map.close()
         os.close(self._fd)
 
     def _lines(self, rows: RowNumbers) -> list[bytes]:
         numbers = np.asarray(rows, np.int64)
-        starts = self._index.offsets[numbers]
-        sizes = self._index.offsets[numbers + 1] - starts
-        return [os.pread(self._fd, size, start) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
+        if self._map is None or not len(numbers):
+            return []
+        starts, ends = self._index.offsets[numbers], self._index.offsets[numbers + 1]
+        if ends.max() > os.fstat(self._fd).st_size:  # to touch the map behind the end of the file would end the process
+            raise DataError(
+                f"{self.path}: the file is not as its index describes it. Received: "
+                f"{os.fstat(self._fd).st_size:,} bytes, rows up to byte {ends.max():,} in the index. It has become "
+                "shorter; encode the data again."
+            )
+        text = self._map
+        lines = [text[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        self._read_bytes += int((ends - starts).sum())
+        if self._read_bytes >= _RELEASE_BYTES:
+            text.madvise(mmap.MADV_DONTNEED)
+            self._read_bytes = 0
+        return lines
 
     def columns(self, rows: RowNumbers) -> RowColumns:
         columns = record.parse_columns(self._lines(rows))

@@ -13,13 +13,14 @@ import numpy.typing as npt
 import orjson
 
 from tfbert.data.numbers import parse_lists
-from tfbert.data.rows import Ragged, RowColumns
+from tfbert.data.rows import Labels, Ragged, RowColumns
 from tfbert.errors import DataError
 
 MAX_ID = 2**31 - 1  # ids and class ids are int32 everywhere
 Label = int | float | list[int] | None
 _LISTS = ("wordids", "segmentids")
 _COMPACT = b'"wordids":[', b'"segmentids":[', b'"words":"'  # as orjson writes them
+_MOST_BEHIND = 64  # bytes behind the ids of a line that is read the short way
 _SPACED = b'"wordids": [', b'"segmentids": [', b'"words": "'  # as json does
 
 
@@ -168,7 +169,7 @@ def parse_columns(lines: Sequence[bytes]) -> RowColumns | None:
     """
     parts = []
     for line in lines:
-        part = _split(line)
+        part = _split_plain(line) or _split(line)
         if part is None:
             return None
         parts.append(part)
@@ -186,7 +187,16 @@ def parse_columns(lines: Sequence[bytes]) -> RowColumns | None:
             return None
         segment_ids = Ragged.joined(segment_numbers[0], counts)
     flags = _word_flags(words, tokens[1])
-    return RowColumns(Ragged.joined(*tokens), segment_ids, list(labels), np.array(weights, np.float32), flags)
+    return RowColumns(Ragged.joined(*tokens), segment_ids, _labels(labels), np.array(weights, np.float32), flags)
+
+
+def _labels(labels: Sequence[Label]) -> Labels:
+    """As an array where all are class ids."""
+    if set(map(type, labels)) == {int}:
+        ids = np.array(labels, np.int32)
+        if ids.min() >= 0:
+            return ids
+    return list(labels)
 
 
 def _word_flags(words: Sequence[bytes | None], lengths: npt.NDArray[np.int64]) -> Ragged | None:
@@ -198,7 +208,26 @@ def _word_flags(words: Sequence[bytes | None], lengths: npt.NDArray[np.int64]) -
     return Ragged.joined(np.frombuffer(joined, np.uint8) - np.uint8(ord("0")), counts)
 
 
-def _split(line: bytes) -> tuple[bytes, bytes | None, Label, float, bytes | None] | None:
+_Parts = tuple[bytes, bytes | None, Label, float, bytes | None]
+
+
+def _split_plain(line: bytes) -> _Parts | None:
+    """`_split` for the most frequent lines: of one text, and with little behind the ids; None where it is another."""
+    head, _, tail = line.partition(_COMPACT[0])
+    token_ids, _, rest = tail.partition(b"]")
+    if len(rest) > _MOST_BEHIND:
+        return None
+    known = _label_and_weight_of(head, rest)
+    return None if known is None else (token_ids, None, *known, None)
+
+
+@lru_cache(4096)
+def _label_and_weight_of(head: bytes, rest: bytes) -> tuple[Label, float] | None:
+    """Of what stands before and behind the ids."""
+    return _label_and_weight(b"%b%b]%b" % (head, _COMPACT[0], rest), False, False)
+
+
+def _split(line: bytes) -> _Parts | None:
     """Takes a line apart without reading its lists, where it has the form that `dump` or `json.dumps` give it.
 
     Returns:

@@ -41,16 +41,31 @@ class Ragged(NamedTuple):
         """The rows of these numbers, in this order."""
         return Ragged(self.values, self.starts[rows], self.lengths[rows])
 
-    def padded(self, length: int, fill: int) -> npt.NDArray[np.int32]:
-        """int32 (rows, length), with `fill` behind the end of each row; no row may be longer."""
+    def padded(self, length: int, fill: int, shortest: int | None = None) -> npt.NDArray[np.int32]:
+        """int32 (rows, length), with `fill` behind the end of each row; no row may be longer.
+
+        Args:
+            length: of the rows that are made.
+            fill: stands behind their ends.
+            shortest: `lengths.min()`, where it is known.
+        """
         if not len(self.values):
             return np.full((len(self.lengths), length), fill, np.int32)
-        columns = np.arange(length)
-        # clipped where a short last row is read beyond the end: those places are filled below
-        padded = self.values.take(self.starts[:, None] + columns, mode="clip").astype(np.int32, copy=False)
-        if self.lengths.min(initial=length) < length:
-            padded[columns >= self.lengths[:, None]] = fill
+        padded = self._ahead(length).astype(np.int32, copy=False)
+        if (self.lengths.min(initial=length) if shortest is None else shortest) < length:
+            padded[np.arange(length) >= self.lengths[:, None]] = fill
         return padded
+
+    def _ahead(self, length: int) -> npt.NDArray[Any]:
+        """The values from the start of each row on, (rows, length), whatever stands behind its end."""
+        windows = len(self.values) - length + 1
+        if windows > 0 and self.starts.max(initial=0) < windows:
+            # at every place the values from there on: a row is copied as a whole, twice as fast as value by value
+            everywhere = np.ndarray((windows, length), self.values.dtype, self.values, strides=2 * self.values.strides)
+            ahead: npt.NDArray[Any] = everywhere[self.starts]
+            return ahead
+        # a short last row reads beyond the end
+        return self.values.take(self.starts[:, None] + np.arange(length), mode="clip")
 
     def row_numbers(self) -> npt.NDArray[np.int64]:
         """For each value in the order of the rows, the number of its row."""
@@ -73,7 +88,7 @@ def segment_ids(first_lengths: npt.NDArray[np.int64], lengths: npt.NDArray[np.in
 Labels = npt.NDArray[Any] | Ragged | list[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would make each batch slower
 class RowColumns:
     """Some rows, in an order.
 
