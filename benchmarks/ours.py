@@ -78,7 +78,7 @@ def predict(args: argparse.Namespace) -> None:
     from tfbert.loop.trainer import Scorer
     from tfbert.model.checkpoint import find_init, load_encoder
     from tfbert.model.heads import Classifier
-    from tfbert.predictor import MAX_BATCH_ROWS, WINDOW_ROWS
+    from tfbert.predictor import BATCH_TOKENS, MAX_BATCH_ROWS, WINDOW_ROWS
     from tfbert.strategy import make_strategy, set_precision
 
     clock = Clock()
@@ -100,7 +100,7 @@ def predict(args: argparse.Namespace) -> None:
         window=WINDOW_ROWS,
         shuffle=False,
         length_multiple=feed.length_multiple,
-        batch_tokens=8192,
+        batch_tokens=BATCH_TOKENS["CPU"],
     )
     outputs = np.zeros((args.rows, 3), np.float32)
     first = EpochPlan(store.lengths[:8], 8, shuffle=False)

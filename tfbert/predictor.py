@@ -43,7 +43,7 @@ from tfbert.model.checkpoint import load_weights
 from tfbert.model.heads import Classifier
 from tfbert.progress import Progress
 from tfbert.run_folder import RunFolder
-from tfbert.strategy import make_strategy, set_precision
+from tfbert.strategy import make_strategy, on_cpu, set_precision
 from tfbert.text.row_encoder import RowEncoder
 from tfbert.text.wordpiece import Vocabulary
 
@@ -52,6 +52,7 @@ LABELLED = "labelled"
 WINDOW_ROWS = 8192
 CHUNK_BYTES = 1 << 20
 MAX_BATCH_ROWS = 512  # a device
+BATCH_TOKENS = {"CPU": 1024, "GPU": 8192}  # on a CPU, what a layer gives stays in the cache with few
 OWN_KEYS = ("row", "label", "labels", "prob", "probs", "value", "error")
 NOT_FINITE = "output not finite"
 SAVE_S = 5.0
@@ -118,14 +119,18 @@ class Predictor:
         run_dir: folder of `train.py classify`.
         devices: auto, cpu:N or gpu:N.
         mixed_precision: none, bfloat16 or float16.
-        batch_tokens: padded tokens a batch on each device.
+        batch_tokens: padded tokens a batch on each device; by default those of `BATCH_TOKENS`.
 
     Raises:
         TfbertError: a setting is wrong, or the folder is not one of a run, or was changed.
     """
 
     def __init__(
-        self, run_dir: Path | str, devices: str = "auto", mixed_precision: str = "none", batch_tokens: int = 8192
+        self,
+        run_dir: Path | str,
+        devices: str = "auto",
+        mixed_precision: str = "none",
+        batch_tokens: int | None = None,
     ):
         check_settings(devices, mixed_precision, batch_tokens)
         self.run = RunFolder(Path(run_dir))
@@ -171,14 +176,15 @@ class Predictor:
         return Scorer(model, strategy)
 
     def _plan(self, lengths: np.ndarray, window: int) -> EpochPlan:
-        replicas = self.scorer.strategy.num_replicas_in_sync
+        strategy = self.scorer.strategy
+        replicas, kind = strategy.num_replicas_in_sync, "CPU" if on_cpu(strategy) else "GPU"
         return EpochPlan(
             lengths,
             MAX_BATCH_ROWS * replicas,
             window=window,
             shuffle=False,
             length_multiple=self._feed.length_multiple,
-            batch_tokens=self._batch_tokens * replicas,
+            batch_tokens=(self._batch_tokens or BATCH_TOKENS[kind]) * replicas,
         )
 
     # -------------------------------------------------------------------------------------------------- raw files
@@ -475,21 +481,21 @@ class RunConfig:
     """auto (all GPUs, else the CPU), cpu:N or gpu:N."""
     mixed_precision: str = "none"
     """none, bfloat16 or float16."""
-    batch_tokens: int = 8192
-    """Padded tokens a batch on each device."""
+    batch_tokens: int | None = None
+    """Padded tokens a batch on each device. Default: 1024 on CPUs, 8192 on GPUs."""
 
     def __post_init__(self) -> None:
         check_settings(self.devices, self.mixed_precision, self.batch_tokens)
 
 
-def check_settings(devices: str, mixed_precision: str, batch_tokens: int) -> None:
+def check_settings(devices: str, mixed_precision: str, batch_tokens: int | None) -> None:
     """Refuses settings before anything is read.
 
     Raises:
         ConfigError: names the setting.
     """
     check_devices(devices, mixed_precision)
-    if batch_tokens < 1:
+    if batch_tokens is not None and batch_tokens < 1:
         raise ConfigError(f"--batch_tokens must be at least 1. Received: {batch_tokens}.")
 
 
@@ -539,8 +545,8 @@ class EvaluateConfig:
     """auto (all GPUs, else the CPU), cpu:N or gpu:N."""
     mixed_precision: str = "none"
     """none, bfloat16 or float16."""
-    batch_tokens: int = 8192
-    """Padded tokens a batch on each device."""
+    batch_tokens: int | None = None
+    """Padded tokens a batch on each device. Default: 1024 on CPUs, 8192 on GPUs."""
 
     def __post_init__(self) -> None:
         check_settings(self.devices, self.mixed_precision, self.batch_tokens)
