@@ -419,7 +419,8 @@ class Encode(Job):
             return False
         before = self.source.read_bytes()
         at = self.bench.draw.randrange(len(before) // 2, len(before))
-        self.source.write_bytes(before[:at] + b"x" + before[at + 1 :])
+        other = b"y" if before[at : at + 1] == b"x" else b"x"
+        self.source.write_bytes(before[:at] + other + before[at + 1 :])
         try:
             self.bench.run(self.words(), 2, "other inputs or settings")
         finally:
