@@ -2,16 +2,22 @@
 
 import json
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
-from classify_runs import Run, make_data, predict, same_weights, table, train, write_model
-from encode_runs import TOKENS, DataSet, encode, error_line
+from classify_runs import Run, make_data, predict, same_weights, table, texts, train, write_model
+from encode_runs import TOKENS, DataSet, InlineExecutor, error_line
 
+from preprocess.__main__ import main as preprocess
 from tfbert.loop.trainer import Trainer
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("logical_cpus")
 
 
@@ -32,12 +38,16 @@ def teacher(logical_cpus: int, data: DataSet, tmp_path_factory: pytest.TempPathF
 def distill(data: Path, run_dir: Path, teacher: Path | None, *flags: str, code: int = 0) -> Run:
     import train as script
 
+    assert script.main(words_of(data, run_dir, teacher, *flags)) == code
+    return Run(run_dir)
+
+
+def words_of(data: Path, run_dir: Path, teacher: Path | None, *flags: str) -> list[str]:
     words = ["distill", "--data", str(data), "--run_dir", str(run_dir)]
     words += ["--teacher", str(teacher)] if teacher is not None else []
     speed = ["--epochs", "1", "--intermediate_epochs", "1", "--global_batch_size", "16", "--devices", "cpu:1"]
     rates = ["--learning_rate", "1e-2", "--intermediate_learning_rate", "1e-2"]
-    assert script.main([*words, *speed, *rates, *flags]) == code
-    return Run(run_dir)
+    return [*words, *speed, *rates, *flags]
 
 
 def test_a_copy_of_the_teacher_has_nothing_to_learn(data: DataSet, teacher: Path, tmp_path: Path) -> None:
@@ -118,14 +128,54 @@ def test_a_stopped_run_goes_on(data: DataSet, teacher: Path, tmp_path: Path, mon
     assert [row["loss"] for row in whole.log] == [row["loss"] for row in stopped.log]
 
 
-def test_layers_of_text_without_labels_start_a_student(data: DataSet, teacher: Path, tmp_path: Path) -> None:
-    """The stage general on unlabelled rows; its run is where the next student starts."""
-    plain = encode(tmp_path, table(60), "--text", "text", "--max_len", "16")
+def test_layers_of_text_without_labels_start_a_student(
+    data: DataSet, teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stage general on a corpus; its run is where the next student starts."""
+    (tmp_path / "in.txt").write_text("\n\n".join(f"{text}. {text}." for text in texts(60)), encoding="utf-8")
+    words = ["--vocab", str(data.folder / "vocab.txt"), "--out", str(tmp_path / "corpus"), "--max_len", "16"]
+    with patch("preprocess.pool.ProcessPoolExecutor", InlineExecutor):
+        assert preprocess(["corpus", str(tmp_path / "in.txt"), *words, "--pairs", "nsp", "--val_fraction", "0.1"]) == 0
     flags = ["--stages", "general", "--general_epochs", "2", "--num_layers", "1"]
-    general = distill(plain.folder, tmp_path / "general", teacher, *flags)
+    general = distill(tmp_path / "corpus", tmp_path / "general", teacher, *flags)
     assert [row["stage"] for row in general.log] == ["general", "general"]
+    assert "done: weights of epoch 2" in capsys.readouterr().err
     run = distill(data.folder, tmp_path / "run", teacher, "--init", str(general.folder), "--epochs", "2")
     assert run.log[-1]["stage"] == "prediction"
+
+
+def test_two_workers_equal_one_device(data: DataSet, teacher: Path, tmp_path: Path) -> None:
+    """Both stages, with projections; one device has the teacher's logits from disk, in half precision."""
+    flags = [
+        "--init",
+        str(write_model(tmp_path, hidden_size=8)),
+        "--global_batch_size",
+        "17",
+        "--cluster_timeout",
+        "60",
+    ]
+    one = distill(data.folder, tmp_path / "one", teacher, *flags)
+    ports = []
+    for probe in [socket.socket() for _ in range(2)]:
+        with probe:
+            probe.bind(("", 0))
+            ports.append(probe.getsockname()[1])
+    addresses = ",".join(f"localhost:{port}" for port in ports)
+    words = words_of(data.folder, tmp_path / "two", teacher, *flags, "--workers", addresses)
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "train.py", *words, "--rank", rank], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        )
+        for rank in ("0", "1")
+    ]
+    for worker in workers:
+        _, text = worker.communicate(timeout=120)
+        assert worker.returncode == 0, text
+    two = Run(tmp_path / "two")
+    for name in ("loss", "val_loss", "hidden_loss", "soft_loss"):
+        found, wanted = ([float(row[name]) for row in run.log if row[name]] for run in (two, one))
+        np.testing.assert_allclose(found, wanted, rtol=1e-3)
+    assert max(float(np.abs(one.weights[name] - two.weights[name]).max()) for name in one.weights) < 1e-3
 
 
 @pytest.mark.parametrize("task", ["regression", "multilabel"])

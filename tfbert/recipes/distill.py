@@ -306,7 +306,7 @@ def _train(job: _Job, stop: StopSignals) -> None:
         _train_names(config, job.task), _val_names(job.task) if validation else [],
     )  # fmt: skip
     # layers say nothing of the labels: the last epoch of these stages is kept
-    kept = BestWeights(folder.weights, None, "min", writes=not rank)
+    kept = BestWeights(folder.weights, None, "min", writes=not rank) if config.predicts else best
     of_layers = replace(session, best=kept, validation=None)
 
     def train(stage: Stage, state: State | None) -> None:
