@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 
-from tfbert.cli import Command, import_tensorflow, run
+from tfbert.cli import Command, import_tensorflow, run, signals_wait
 from tfbert.training.classify_config import ClassifyConfig
 
 HELP = {
@@ -27,9 +27,9 @@ def classify(config: ClassifyConfig) -> None:
         )  # fmt: skip
         begun = (Path(config.run_dir) / "config.yaml").exists()
         data.make(may_write=config.cluster is None, may_replace=config.encoded is None and not begun)
-    import_tensorflow()
-    from tfbert.recipes.classify import run as train
-
+    with signals_wait():
+        import_tensorflow()
+        from tfbert.recipes.classify import run as train
     train(config)
 
 

@@ -13,7 +13,8 @@ import sys
 import types
 import typing
 from argparse import ArgumentError
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,14 +54,15 @@ def run(
     setup_logging()
     previous = _raise_on_sigterm()
     try:
-        if callable(commands):
-            commands = commands()
-        if not argv or argv[0] in ("-h", "--help"):
-            _print_commands(prog, commands)
-            return 0 if argv else 2
-        if argv[0] not in commands:
-            raise ConfigError(f"A command is one of {', '.join(commands)}. Received: {argv[0]!r}.")
-        config_class, function, _ = commands[argv[0]]
+        with signals_wait():
+            if callable(commands):
+                commands = commands()
+            if not argv or argv[0] in ("-h", "--help"):
+                _print_commands(prog, commands)
+                return 0 if argv else 2
+            if argv[0] not in commands:
+                raise ConfigError(f"A command is one of {', '.join(commands)}. Received: {argv[0]!r}.")
+            config_class, function, _ = commands[argv[0]]
         function(parse(config_class, f"{prog} {argv[0]}", argv[1:]))
         return 0
     except WorkerError as error:
@@ -82,6 +84,18 @@ def run(
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def signals_wait() -> Iterator[None]:
+    """SIGINT and SIGTERM that come while something is imported count behind it: C code that imports (NumPy,
+    TensorFlow) makes another error of the exception that they raise.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _use_utf8() -> None:

@@ -153,3 +153,20 @@ def test_names_survive_any_locale(tmp_path: Path, environment: dict[str, str], s
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, shown), done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_commands_are_imported_counts_behind(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    """Half of NumPy is imported when it comes: its C code would tell of another error."""
+    imported: list[str] = []
+
+    def commands() -> dict[str, Command]:
+        signal.raise_signal(number)
+        imported.append("all")
+        return raising(AssertionError())
+
+    assert run("prog", commands, ["go"]) == code
+    assert imported == ["all"]
+    assert capsys.readouterr().err == f"stopped by {number.name}\n"
