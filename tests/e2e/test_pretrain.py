@@ -256,7 +256,6 @@ def test_short_rows_have_a_finite_loss(tmp_path: Path) -> None:
         (["--vocab", "none.txt"], r"vocabulary that the token ids belong to. Received: no none\.txt"),
         (["--max_position_embeddings", "8"], "at most max_position_embeddings tokens long"),
         (["--sentence_pairs", "nsp"], r"train\.jsonl:1: a label must be a class id from 0 to 1"),
-        (["--workers", "a:1,b:1", "--rank", "0"], "takes the devices of one machine"),
         (["--hidden_size", "15"], "num_attention_heads must divide hidden_size"),
     ],
 )

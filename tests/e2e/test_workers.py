@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from classify_runs import Run, make_data, train, write_model
+from pretrain_runs import SIZES, exported, exports, fake_time, make_rows, pretrain, same_tensors
 
 ROOT = Path(__file__).parents[2]
 COMMON = ("--devices", "cpu:1", "--learning_rate", "1e-2", "--head_dropout", "0", "--global_batch_size", "17")
@@ -41,12 +42,18 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def start(
     data: Path, init: Path, run_dir: Path, workers: Sequence[int], *flags: str, only: Sequence[int] | None = None
 ) -> list[subprocess.Popen[str]]:
-    """One process a port of `workers`, or those of the ranks in `only`."""
+    """`train.py classify` in one process a port of `workers`, or in those of the ranks in `only`."""
+    words = ["classify", "--data", str(data), "--init", str(init), "--run_dir", str(run_dir), *COMMON, *flags]
+    return start_command(words, workers, only)
+
+
+def start_command(
+    words: Sequence[str], workers: Sequence[int], only: Sequence[int] | None = None
+) -> list[subprocess.Popen[str]]:
     addresses = ",".join(f"localhost:{port}" for port in workers)
-    words = ["--data", str(data), "--init", str(init), "--run_dir", str(run_dir), *COMMON, *flags]
     return [
         subprocess.Popen(
-            [sys.executable, "train.py", "classify", *words, "--workers", addresses, "--rank", str(rank)],
+            [sys.executable, "train.py", *words, "--workers", addresses, "--rank", str(rank)],
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
@@ -141,3 +148,59 @@ def test_a_worker_that_cannot_join_says_why(data: Path, small: Path, tmp_path: P
         fault, "cpu:2"
     ) in error
     assert not (tmp_path / "run").exists()
+
+
+PRETRAIN = ("--devices", "cpu:1", "--print_steps", "3", "--validation_epochs", "1", "--lr", "1e-2", *SIZES)
+NO_DROPOUT = ("--hidden_dropout_prob", "0", "--attention_probs_dropout_prob", "0")
+
+
+def start_pretraining(data: Path, run_dir: Path, *flags: str) -> list[subprocess.Popen[str]]:
+    return start_command(
+        ["pretrain", "--data", str(data), "--run_dir", str(run_dir), *PRETRAIN, *flags, "--cluster_timeout", "60"],
+        free_ports(2),
+    )
+
+
+def test_two_workers_pretrain_as_one_device(tmp_path: Path) -> None:
+    """Batches that grow and do not divide, micro-batches, validation shared out: weights, log and export of one."""
+    data = make_rows(tmp_path, train=40, val=19)
+    flags = ["--lr_schedule", "step", "--max_steps", "8", "--train_batch_size", "17", *NO_DROPOUT, "--optimizer", "sgd"]
+    flags += ["--train_micro_batch_size_per_gpu", "4", "--warmup_batch_size", "5", "--batch_warmup_rows", "30"]
+    flags += ["--validation_micro_batch", "3"]
+    for code, text in ends(start_pretraining(data, tmp_path / "two", *flags)):
+        assert code == 0, text
+    two = Run(tmp_path / "two")
+    with fake_time(0.0):
+        one = pretrain(data, tmp_path / "one", *PRETRAIN, *flags)
+    assert same_tensors(exported(one), exported(two), atol=1e-5)
+    assert [row["step"] for row in two.log] == [row["step"] for row in one.log]
+    for name in ("loss", "mlm_accuracy", "learning_rate"):
+        np.testing.assert_allclose(two.column(name), one.column(name), rtol=1e-5)
+    for name in ("val_loss", "val_mlm_accuracy"):
+        of_two, of_one = ([float(row[name]) for row in run.log if row[name]] for run in (two, one))
+        np.testing.assert_allclose(of_two, of_one, rtol=1e-5)
+    assert len(of_two) == 2
+    assert (two.folder / "finished").exists()
+    assert "advice" in (two.folder / "parallel.json").read_text(encoding="utf-8")
+
+
+def test_workers_stop_validate_and_export_by_one_clock(tmp_path: Path) -> None:
+    """Were one of them to decide by a clock of its own, the others would wait for it in vain."""
+    data = make_rows(tmp_path)
+    flags = ["--total_training_time", "0.003", "--finetune_time_markers", "0.2,0.9", "--train_batch_size", "16"]
+    flags += [
+        "--use_early_stopping",
+        "--early_stop_time",
+        "0.1",
+        "--early_stop_eval_loss",
+        "99",
+        "--save_minutes",
+        "0.01",
+    ]
+    for code, text in ends(start_pretraining(data, tmp_path / "run", *flags)):
+        assert code == 0, text
+    run = Run(tmp_path / "run")
+    assert exports(run) == ["0.2", "0.9", "end"]
+    assert run.log[-1]["val_loss"]
+    steps = [int(row["step"]) for row in run.log]
+    assert steps == sorted(set(steps))

@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 
 from tfbert.errors import ConfigError
+from tfbert.loop.agreement import Agreement
 from tfbert.loop.clock import Clock
 from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
@@ -27,6 +28,27 @@ def parse_markers(text: str) -> list[float]:
             f"Received: {text!r}."
         )
     return markers
+
+
+class SharedTime(keras.callbacks.Callback):
+    """Has several workers agree on the time; put it before whatever decides by the clock.
+
+    Args:
+        trainer: for the number of the step.
+        clock: of the run.
+        agreement: of the workers.
+    """
+
+    def __init__(self, trainer: Trainer, clock: Clock, agreement: Agreement):
+        super().__init__()
+        self.trainer, self.clock, self.agreement = trainer, clock, agreement
+
+    def on_train_begin(self, logs=None):
+        self.clock.agree(self.trainer.step)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.agreement.is_due(self.trainer.step):
+            self.clock.agree(self.trainer.step)
 
 
 class Budget(keras.callbacks.Callback):

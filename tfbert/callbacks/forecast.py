@@ -33,7 +33,7 @@ class Forecast(keras.callbacks.Callback):
         self.trainer, self.clock, self.limit_s, self.steps = trainer, clock, limit_s, steps
         self.num_rows, self.num_weights = num_rows, num_weights
         self.rows_before = self.tokens_before = 0.0  # of the epochs before this one
-        self._first: tuple[float, float, float, int] | None = None  # time, rows and tokens after the first step
+        self._first: tuple[float, float, float, float, int] | None = None  # clock, time, rows, tokens, step
         self._said = False
         self._is_counted = False  # the totals of the trainer are those of an epoch before
 
@@ -52,10 +52,10 @@ class Forecast(keras.callbacks.Callback):
             return
         if self._first is None:
             self.trainer.flush()  # waits for the step
-            self._first = (time.perf_counter(), self.rows, self.tokens, self.trainer.step)
+            self._first = (self.clock.spent_s, time.perf_counter(), self.rows, self.tokens, self.trainer.step)
             return
-        started, rows, tokens, step = self._first
-        if self.trainer.step - step < _STEPS and time.perf_counter() - started < _SECONDS:
+        begun, started, rows, tokens, step = self._first
+        if self.trainer.step - step < _STEPS and self.clock.spent_s - begun < _SECONDS:
             return
         self.trainer.flush()
         elapsed = time.perf_counter() - started

@@ -38,19 +38,22 @@ class ParallelReport(keras.callbacks.Callback):
         self._steps = 0
 
     def on_epoch_begin(self, epoch, logs=None):
-        self._begin, self._waited = time.perf_counter(), self.trainer.wait_s
+        self._waited = self.trainer.wait_s
         self._start_rows = self.trainer.totals.rows
-        self._counted = 0
+        self._counted, self._epoch_s = 0, 0.0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self._begin = time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
         self._counted += 1
-        self._end = time.perf_counter()
+        self._epoch_s += time.perf_counter() - self._begin  # without what other callbacks do behind the step
 
     def on_epoch_end(self, epoch, logs=None):
         if self._exchange_s is None:
             self._exchange_s = self._probe()  # the first epoch compiles: it does not count
             return
-        self._train_s += self._end - self._begin
+        self._train_s += self._epoch_s
         self._wait_s += self.trainer.wait_s - self._waited
         self._rows += self.trainer.totals.rows - self._start_rows
         self._steps += self._counted

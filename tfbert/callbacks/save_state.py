@@ -13,13 +13,12 @@ import tensorflow as tf
 
 from tfbert.cli import Terminated
 from tfbert.errors import CheckpointError, LossNotFinite
+from tfbert.loop.agreement import Agreement
 from tfbert.loop.state import Arrays, write_state
 from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
-from tfbert.strategy import sum_over_workers, worker_of
 
 IMPATIENT_AFTER_S = 1.0
-AGREE_EVERY = 10  # steps between two agreements of several workers
 
 
 class StopSignals:
@@ -85,9 +84,8 @@ class SaveState(keras.callbacks.Callback):
         every_steps: steps between two saves; 0 for none.
         data: what the data are known by; saved with the state.
         every_epochs: epochs between two saves, may be a fraction, or 0 for none; None saves at the end of each epoch.
-
-    Where several workers share the run they save at the same step, and stop together when one of them is told to; they
-    come to an agreement every `AGREE_EVERY` steps. The chief alone writes.
+        agreement: of several workers, where something else uses it too: they save at the same step, and stop together
+            when one of them is told to. The chief alone writes.
     """
 
     def __init__(
@@ -102,6 +100,7 @@ class SaveState(keras.callbacks.Callback):
         every_steps: int = 0,
         data: dict[str, Any] | None = None,
         every_epochs: float | None = None,
+        agreement: Agreement | None = None,
     ):
         super().__init__()
         self.folder, self.trainer, self.stage, self.steps, self.stop = folder, trainer, stage, steps, stop
@@ -110,9 +109,8 @@ class SaveState(keras.callbacks.Callback):
         self.every_s, self.every_steps, self.every_epochs = every_minutes * 60, every_steps, every_epochs
         self._note_save()
         self._stepped = False
-        self._rank, workers = worker_of(trainer.strategy)
-        self._alone = workers == 1
-        stop.together = not self._alone
+        self._agreement = agreement or Agreement(trainer.strategy)
+        stop.together = not self._agreement.alone
 
     def variables(self) -> dict[str, tf.Variable]:
         """Every variable that is saved, by name."""
@@ -187,21 +185,19 @@ class SaveState(keras.callbacks.Callback):
 
     def _decided(self, late: bool, at_once: bool) -> tuple[bool, bool]:
         """Whether it is time to save and whether to stop: for this process alone, or for all workers together."""
-        if self._alone:
-            return late, self.stop.received is not None
-        if self.trainer.step % AGREE_EVERY and not at_once:
+        if not (at_once or self._agreement.is_due(self.trainer.step)):
             return False, False
-        votes = sum_over_workers(self.trainer.strategy, np.array([late, self.stop.received is not None]))
-        if votes[1] and self.stop.received is None:
+        late_ones, stopped = self._agreement.sum(self.trainer.step, [late, self.stop.received is not None])
+        if stopped and self.stop.received is None:
             self.stop.received = signal.SIGTERM  # another worker got it
-        return bool(votes[0]), bool(votes[1])
+        return late_ones > 0, stopped > 0
 
     def _save_and_act(self, position: dict[str, Any], stop: bool) -> None:
         saved = self.save(position)
         if saved and stop:
             logger.info("signal %d: the state is saved; the same command goes on from here", self.stop.received)
         self.stop.state_is_saved = True  # from here on signals act themselves
-        if stop or self._alone:  # alone: one may have come while it was saved
+        if stop or self._agreement.alone:  # alone: one may have come while it was saved
             self.stop.act()
 
     def save(self, position: dict[str, Any]) -> bool:
@@ -212,9 +208,6 @@ class SaveState(keras.callbacks.Callback):
         """
         if self.trainer.average is not None:
             self.trainer.average.take_out_of_model()
-        if self._rank:
-            self._note_save()
-            return True
         arrays = {name: variable.numpy() for name, variable in self.variables().items()}
         bad = next((n for n, a in arrays.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None)
         if bad is not None:
@@ -222,6 +215,9 @@ class SaveState(keras.callbacks.Callback):
                 f"What is saved must be finite. Received: {bad} at step {self.trainer.step}. The state before is kept. "
                 "Lower the learning rate, or warm up longer."
             )
+        if self._agreement.rank:
+            self._note_save()
+            return True
         values = {
             "stage": self.stage,
             "data": self.data,

@@ -111,6 +111,7 @@ class ScheduledValidation(keras.callbacks.Callback):
                 f"The validation loss must be finite. Received: {numbers['loss']} at step {self.trainer.step}. The "
                 "last state and the exports are kept. Lower the learning rate, or warm up longer."
             )
+        self.clock.agree(self.trainer.step)  # it took time
         self.last = self.epochs
         self.log.validated = {f"val_{name}": value for name, value in numbers.items()}
         stop = self.early_stop

@@ -28,6 +28,7 @@ class StepLog(keras.callbacks.Callback):
         every_steps: steps a line; a step that was validated and the last step have lines too.
         train_names: names of the numbers of training.
         val_names: names of the numbers of validation.
+        writes: False where another worker of the same run does it.
 
     Attributes:
         validated: numbers of a validation at this step, for whoever validates to set; empty where there was none.
@@ -42,18 +43,21 @@ class StepLog(keras.callbacks.Callback):
         every_steps: int,
         train_names: Sequence[str],
         val_names: Sequence[str],
+        writes: bool = True,
     ):
         super().__init__()
         self.trainer, self.clock, self.steps, self.every_steps = trainer, clock, steps, every_steps
         self.validated: dict[str, float] = {}  # of this step
+        self.writes = writes
         self._folder, self._columns = folder, ["step", "epoch", "hours", *train_names, *SPEED, *val_names]
         self._since = StepTotals()
         self._base = StepTotals()  # of the epoch, before the steps of the line
         self._written = -1
 
     def on_train_begin(self, logs=None):
-        self._writer = tf.summary.create_file_writer(str(self._folder / "events"))
-        start_table(self._folder / "log.tsv", self._columns)
+        if self.writes:
+            self._writer = tf.summary.create_file_writer(str(self._folder / "events"))
+            start_table(self._folder / "log.tsv", self._columns)
         self._begin_line()
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -69,7 +73,8 @@ class StepLog(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         self.write()
-        self._writer.close()
+        if self.writes:
+            self._writer.close()
 
     def write(self) -> None:
         """A line for the steps since the last, and for a validation."""
@@ -81,15 +86,19 @@ class StepLog(keras.callbacks.Callback):
             return
         row: dict[str, Any] = {"step": step, "epoch": self._epoch(), "hours": self.clock.spent_s / 3600}
         row |= self._numbers() | self.validated
+        if self.writes:
+            self._write_row(step, row)
+        shown = {name: value for name, value in row.items() if name not in ("step", "wait_share", "padding_share")}
+        logger.info("step %d: %s", step, ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))
+        self._written = step
+        self._begin_line()
+
+    def _write_row(self, step: int, row: dict[str, Any]) -> None:
         add_line(self._folder / "log.tsv", self._folder / "metrics.jsonl", self._columns, row, {})
         with self._writer.as_default():
             for name, value in row.items():
                 tf.summary.scalar(name, value, step=step)
         self._writer.flush()
-        shown = {name: value for name, value in row.items() if name not in ("step", "wait_share", "padding_share")}
-        logger.info("step %d: %s", step, ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))
-        self._written = step
-        self._begin_line()
 
     def _begin_line(self) -> None:
         self._since, self.validated = StepTotals(), {}

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import orjson
 
+from tfbert.loop.agreement import Agreement
+
 CURVES = ("linear", "exp", "cosine")
 EXP_END = 0.01  # what `exp` has fallen to when the time is over, before it drops to 0
 BEAT_S = 1.0  # at most so much time is lost when a process is killed
@@ -18,6 +20,9 @@ BEAT_S = 1.0  # at most so much time is lost when a process is killed
 
 class Clock:
     """Seconds of a run, over all its processes.
+
+    Where several workers share the run, all of them go by the chief's clock, and it stands still between two
+    agreements: so whatever is decided by the time is decided alike everywhere.
 
     Args:
         total_s: what counts as the whole.
@@ -31,16 +36,36 @@ class Clock:
         self.total_s, self._path, self._now = total_s, path, now
         self._start = self._last_beat = now()
         self._before = _read(path)
+        self._agreement: Agreement | None = None
+        self._agreed = 0.0
 
     @property
     def spent_s(self) -> float:
-        """Seconds up to now."""
+        """Seconds up to now, or up to the last agreement."""
+        return self._own if self._agreement is None else self._agreed
+
+    @property
+    def _own(self) -> float:
         return self._before + self._now() - self._start
 
     @spent_s.setter
     def spent_s(self, seconds: float) -> None:
         """Takes up a saved time, unless the file knows of a later one."""
         self._before = max(self._before, seconds)
+
+    def share(self, agreement: Agreement) -> None:
+        """Goes by the chief's time from here on, where there are several workers."""
+        if not agreement.alone:
+            self._agreement = agreement
+
+    def agree(self, step: int) -> None:
+        """Takes the chief's time, where several workers share the run: all of them must call it behind the same step.
+
+        Args:
+            step: its number.
+        """
+        if self._agreement is not None:
+            (self._agreed,) = self._agreement.sum(step, [0.0 if self._agreement.rank else self._own])
 
     @property
     def progress(self) -> float:
@@ -56,7 +81,7 @@ class Clock:
         temporary = self._path.with_name(f"writing-{self._path.name}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_bytes(orjson.dumps({"spent_s": self.spent_s}))
+            temporary.write_bytes(orjson.dumps({"spent_s": self._own}))
             temporary.replace(self._path)
         except OSError:  # a full disk must not end the run; the saved state has the time too
             return

@@ -10,22 +10,24 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfbert.callbacks.budget import Budget, parse_markers
+from tfbert.callbacks.budget import Budget, SharedTime, parse_markers
 from tfbert.callbacks.forecast import Forecast
+from tfbert.callbacks.parallel_report import ParallelReport
 from tfbert.callbacks.save_state import SaveState, StopSignals
 from tfbert.callbacks.scheduled_validation import EarlyStop, ScheduledValidation, ValidationTimes
 from tfbert.callbacks.step_log import StepLog
 from tfbert.cli import option
 from tfbert.data.batch import Batch
 from tfbert.data.dataset import DataSet
-from tfbert.data.feed import FeedSettings, distribute, plan_batches
+from tfbert.data.feed import FeedSettings, plan_batches
 from tfbert.data.growing import GrowingPlan
 from tfbert.data.masking import UNITS, Masking
+from tfbert.data.plan import EpochPlan
 from tfbert.data.store import RowStore
 from tfbert.errors import ConfigError, DataError
+from tfbert.loop.agreement import Agreement
 from tfbert.loop.clock import CURVES, Clock, rate_factor
-from tfbert.loop.state import read_state
-from tfbert.loop.trainer import Epoch, Trainer
+from tfbert.loop.trainer import Trainer
 from tfbert.model.checkpoint import EXPORTS, LAST_EXPORT, Init, check_vocabulary, find_init, load_masked_lm
 from tfbert.model.config import LN_MODES, BertConfig
 from tfbert.model.mlm import MaskedLM
@@ -33,13 +35,13 @@ from tfbert.objectives.mlm import MaskedLanguageModel
 from tfbert.optim import Schedule, make_optimizer
 from tfbert.progress import logger
 from tfbert.run_folder import RunFolder
-from tfbert.strategy import log_devices, make_strategy, set_precision
+from tfbert.strategy import log_devices, make_strategy, set_precision, sum_over_workers, worker_of
 from tfbert.text.wordpiece import Vocabulary
 from tfbert.training.checks import check_positions, longest
 from tfbert.training.exports import export
 from tfbert.training.masked_validation import MaskedValidation
 from tfbert.training.settings import Range, RunSettings
-from tfbert.training.stages import run_in_folder
+from tfbert.training.stages import last_state, run_in_folder, train_epochs
 
 LR_SCHEDULES = ("time", "step", "constant_step")
 PAIR_KINDS = ("none", "nsp", "sop")
@@ -209,11 +211,6 @@ class PretrainConfig(RunSettings):
     def check_together(self) -> None:
         """As the base."""
         super().check_together()
-        if self.cluster is not None:
-            raise ConfigError(
-                "Pretraining takes the devices of one machine. Received: several workers (--workers or TF_CONFIG). "
-                "classify and distill share a run over machines."
-            )
         if self.finetune_time_markers is not None:
             parse_markers(self.finetune_time_markers)
         if self.mask_share + self.random_share > 1 + 1e-9:
@@ -320,8 +317,6 @@ def run(config: PretrainConfig) -> None:
 
 def _prepare(settings: PretrainConfig, folder: RunFolder) -> _Job:
     """Everything that can be refused is refused here: what costs nothing first, what reads all rows last."""
-    if settings.cluster is not None:
-        raise ConfigError("Pretraining shares the devices of one machine (--devices). Received: several workers.")
     data = DataSet.open(settings.data)
     if settings.do_validation and "val" not in data.parts:
         raise DataError(
@@ -346,7 +341,7 @@ def _prepare(settings: PretrainConfig, folder: RunFolder) -> _Job:
         max_ngram=settings.max_ngram,
         seed=settings.seed,
     )
-    strategy = make_strategy(settings.devices, settings.deterministic)
+    strategy = make_strategy(settings.devices, settings.deterministic, settings.cluster, settings.cluster_timeout)
     _check_batch(settings, strategy.num_replicas_in_sync)
     train = _store(data, "train")
     val = _store(data, "val") if settings.do_validation else None
@@ -449,7 +444,10 @@ class _StepsOfEpochs(dict[int, int]):
 
 def _train(job: _Job, stop: StopSignals) -> None:
     config, folder, strategy = job.config, job.folder, job.strategy
-    clock = Clock(3600 * config.total_training_time, folder.state / "clock.json")
+    agreement = Agreement(strategy)
+    is_chief = not agreement.rank
+    clock = Clock(3600 * config.total_training_time, folder.state / "clock.json" if is_chief else None)
+    clock.share(agreement)
     policy = set_precision(config.precision, strategy)
     log_devices(strategy, config.train_batch_size)
     keras.utils.set_random_seed(config.seed)
@@ -468,8 +466,8 @@ def _train(job: _Job, stop: StopSignals) -> None:
         optimizer = _optimizer(config, trained)
     names = job.data.manifest.label_names if job.data.manifest else []
     shape = {"pooler": True, "pair_head": model.has_pair_head}
-    folder.write_description(config, job.bert, shape, job.data.manifest, job.vocab, names)
-    if job.data.manifest is not None:
+    if is_chief:
+        folder.write_description(config, job.bert, shape, job.data.manifest, job.vocab, names)
         job.data.remember(folder.verified)
     replica_rows = -(-config.train_batch_size // strategy.num_replicas_in_sync)
     objective = MaskedLanguageModel(model, job.pairs)
@@ -484,7 +482,7 @@ def _train(job: _Job, stop: StopSignals) -> None:
         gradient_dtype=config.gradient_dtype,
     )
     num_weights = sum(int(np.prod(v.shape)) for v in trained)
-    run = _Run(job, trainer, clock, stop, num_weights)
+    run = _Run(job, trainer, clock, agreement, stop, num_weights)
     run.take_up()
     run.go_on()
     run.finish()
@@ -517,8 +515,17 @@ def _rate(config: PretrainConfig, clock: Clock) -> Schedule:
 class _Run:
     """A run under way: its callbacks, its state and its end."""
 
-    def __init__(self, job: _Job, trainer: Trainer, clock: Clock, stop: StopSignals, num_weights: int):
+    def __init__(
+        self,
+        job: _Job,
+        trainer: Trainer,
+        clock: Clock,
+        agreement: Agreement,
+        stop: StopSignals,
+        num_weights: int,
+    ):
         config, folder = job.config, job.folder
+        self.is_chief = not agreement.rank
         self.job, self.trainer, self.clock = job, trainer, clock
         self.steps = _StepsOfEpochs(job)
         markers = parse_markers(config.finetune_time_markers) if config.finetune_time_markers else []
@@ -528,7 +535,9 @@ class _Run:
         self.forecast = Forecast(trainer, clock, config.limit_s, self.steps, len(job.train), num_weights)
         train_names = ["loss", *trainer.objective.logs(dict.fromkeys(trainer.objective.sums, 0.0))]
         val_names = [f"val_{name}" for name in train_names] if job.val is not None else []
-        log = StepLog(folder.path, trainer, clock, self.steps, config.print_steps, train_names, val_names)
+        log = StepLog(
+            folder.path, trainer, clock, self.steps, config.print_steps, train_names, val_names, self.is_chief
+        )
         self.validation = self._validation(log, stop)
         remembering: dict[str, Any] = {"clock": clock, "forecast": self.forecast}
         if self.validation is not None:
@@ -544,9 +553,14 @@ class _Run:
             every_steps=config.save_steps,
             data=job.data.mark(job.stores),
             every_epochs=max(0.0, config.num_epochs_between_checkpoints),
+            agreement=agreement,
         )
-        before = [self.validation] if self.validation is not None else []
-        self.callbacks = [self.forecast, *before, self.budget, log, self.saver]
+        before: list[keras.callbacks.Callback] = []
+        if job.strategy.num_replicas_in_sync > 1:
+            before.append(ParallelReport(folder.path, trainer, writes=self.is_chief))
+        before += [SharedTime(trainer, clock, agreement), self.forecast]
+        before += [self.validation] if self.validation is not None else []
+        self.callbacks = [*before, self.budget, log, self.saver]
         self.is_done = False
 
     def _validation(self, log: StepLog, stop: StopSignals) -> ScheduledValidation | None:
@@ -585,21 +599,15 @@ class _Run:
         )
 
     def _export(self, folder: Path) -> bool:
-        return export(folder, self.trainer.model, self.job.folder.path / "vocab.txt", self.job.cased)
+        return self.is_chief and export(folder, self.trainer.model, self.job.folder.path / "vocab.txt", self.job.cased)
 
     def take_up(self) -> None:
         """The state that an earlier process saved, if there is one."""
-        state = read_state(self.job.folder.state)
+        state = last_state(self.job.folder, self.saver.data, self.job.config)
         if state is None:
             return
-        arrays, values = state
-        if values["data"] != self.saver.data:
-            raise ConfigError(
-                f"A run goes on with the data that it began with. Received: {self.job.config.data}, changed since. "
-                "Choose another --run_dir."
-            )
         with self.job.strategy.scope():
-            self.saver.restore(arrays, values)
+            self.saver.restore(*state)
         self.is_done = self.validation is not None and self.validation.failed
         logger.info(
             "going on at step %d, epoch %.3g, after %.3f h of training time",
@@ -610,29 +618,24 @@ class _Run:
 
     def go_on(self) -> None:
         """Trains until the time is over; validates and writes the last line of the log."""
-        job, config = self.job, self.job.config
-        first_epoch, first_step = self.trainer.epoch, self.trainer.epoch_step
-        last_epoch = first_epoch if self.is_done or self.budget.is_over else config.num_epochs
+        job, trainer = self.job, self.trainer
+        self.clock.agree(trainer.step)
+        is_over = self.is_done or self.budget.is_over
+        epochs = range(trainer.epoch, trainer.epoch if is_over else job.config.num_epochs)
+        replicas, worker = job.strategy.num_replicas_in_sync, worker_of(job.strategy)
 
-        def starts() -> Iterator[tuple[int, int]]:
-            for epoch in range(first_epoch, last_epoch):
-                yield epoch, first_step if epoch == first_epoch else 0
+        def batches_of(plan: EpochPlan, start: int) -> Iterator[Batch]:
+            return plan_batches(job.train, plan, job.feed, replicas, start, worker)
 
-        def global_batches() -> Iterator[Batch]:
-            multiple = job.strategy.num_replicas_in_sync
-            for epoch, start in starts():
-                yield from plan_batches(job.train, job.plan(epoch), job.feed, multiple, start)
-
-        with distribute(global_batches(), job.strategy) as batches:
-            epochs = (Epoch(epoch, batches, self.steps[epoch], start) for epoch, start in starts())
-            self.trainer.fit(epochs, config.num_epochs, self.callbacks)
+        train_epochs(trainer, epochs, job.plan, batches_of, job.config.num_epochs, self.callbacks)
 
     def finish(self) -> None:
-        """The exports that are due, and the last."""
-        self.budget.export_passed()
-        folder = self.exports / LAST_EXPORT
-        self._export(folder)
-        self.job.folder.finish()
+        """The exports that are due, and the last; the other workers wait for the chief."""
+        if self.is_chief:
+            self.budget.export_passed()
+            self._export(self.exports / LAST_EXPORT)
+            self.job.folder.finish()
+        sum_over_workers(self.job.strategy, np.zeros(1))
         logger.info(
             "done: %s steps, %s rows, %s tokens, %.3g tokens a parameter in %.3f h of training time; model in %s",
             f"{self.trainer.step:,}",
@@ -640,5 +643,5 @@ class _Run:
             f"{self.forecast.tokens:,.0f}",
             self.forecast.tokens / self.forecast.num_weights,
             self.clock.spent_s / 3600,
-            folder,
+            self.exports / LAST_EXPORT,
         )

@@ -151,6 +151,57 @@ def _losing_no_worker(cluster: Cluster | None) -> Iterator[None]:
         ) from error
 
 
+def last_state(folder: RunFolder, data: Mapping[str, Any], settings: RunSettings) -> State | None:
+    """The state that a run goes on from, or None where there is none.
+
+    Args:
+        folder: of the run.
+        data: what the data are known by.
+        settings: of the run.
+
+    Raises:
+        ConfigError: the data are not those that the run began with.
+    """
+    state = read_state(folder.state)
+    if state is not None and state[1]["data"] != data:
+        raise ConfigError(
+            f"A run goes on with the data that it began with. Received: {settings.data}, changed since. "
+            "Choose another --run_dir."
+        )
+    return state
+
+
+def train_epochs(
+    trainer: Trainer,
+    epochs: range,
+    plan_of: Callable[[int], EpochPlan],
+    batches_of: BatchesOfEpoch,
+    num_epochs: int,
+    callbacks: Sequence[keras.callbacks.Callback],
+    validate: Callable[[], dict[str, float]] | None = None,
+) -> None:
+    """Trains epochs, of which the trainer may be in the middle of the first.
+
+    Args:
+        trainer: at its position.
+        epochs: their numbers.
+        plan_of: number of an epoch -> its plan.
+        batches_of: makes its global batches, or this worker's share of them.
+        num_epochs: of the run, for callbacks that show it.
+        callbacks: as `Trainer.fit` takes them.
+        validate: as `Trainer.fit` takes it.
+    """
+    first_epoch, first_step = trainer.epoch, trainer.epoch_step
+
+    def plans() -> Iterator[tuple[EpochPlan, int]]:
+        for epoch in epochs:
+            yield plan_of(epoch), first_step if epoch == first_epoch else 0
+
+    with distribute((b for plan, start in plans() for b in batches_of(plan, start)), trainer.strategy) as batches:
+        work = (Epoch(plan.epoch, batches, plan.num_batches, start) for plan, start in plans())
+        trainer.fit(work, num_epochs, callbacks, validate)
+
+
 def train_stages(session: Session, stages: Sequence[Stage], train: Callable[[Stage, State | None], None]) -> None:
     """Runs the stages that are left, then puts the best weights into the model and writes the report.
 
@@ -162,14 +213,9 @@ def train_stages(session: Session, stages: Sequence[Stage], train: Callable[[Sta
     Raises:
         ConfigError: the data are not those that the run began with.
     """
-    state = read_state(session.folder.state)
+    state = last_state(session.folder, session.data, session.settings)
     left = [stage for stage in stages if stage.num_epochs]
     if state is not None:
-        if state[1]["data"] != session.data:
-            raise ConfigError(
-                f"A run goes on with the data that it began with. Received: {session.settings.data}, changed since. "
-                "Choose another --run_dir."
-            )
         left = left[[stage.name for stage in left].index(state[1]["stage"]) :]
     for stage in left:
         train(stage, state)
@@ -296,20 +342,17 @@ def _fit(
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> None:
     """Trains from where the trainer is to the end of the stage."""
-    left = [plan for plan in plans if plan.epoch >= trainer.epoch]
     settings, replicas = session.settings, session.strategy.num_replicas_in_sync
     if settings.auto_accumulate and session.validation is not None:
         session.validation.limit_rows(replicas * -(-_replica_rows(session) // trainer.accumulate))
-    starts = dict.fromkeys((plan.epoch for plan in left), 0) | {trainer.epoch: trainer.epoch_step}  # first steps
 
-    def global_batches() -> Iterator[Batch]:
-        for plan in left:
-            for batch in batches_of(plan, starts[plan.epoch]):
-                yield fill_up(batch, replicas * trainer.accumulate) if settings.auto_accumulate else batch
+    def global_batches(plan: EpochPlan, start: int) -> Iterator[Batch]:
+        for batch in batches_of(plan, start):
+            yield fill_up(batch, replicas * trainer.accumulate) if settings.auto_accumulate else batch
 
-    with distribute(global_batches(), session.strategy) as batches:
-        epochs = (Epoch(plan.epoch, batches, plan.num_batches, starts[plan.epoch]) for plan in left)
-        trainer.fit(epochs, session.num_epochs, callbacks, session.validation)
+    epochs = range(trainer.epoch, plans[-1].epoch + 1)
+    of_epoch = {plan.epoch: plan for plan in plans}.__getitem__
+    train_epochs(trainer, epochs, of_epoch, global_batches, session.num_epochs, callbacks, session.validation)
 
 
 def _rate(settings: EpochSettings, stage: Stage, total_steps: int) -> Schedule:
