@@ -1,7 +1,7 @@
 """The run folder: what a training run leaves, and all that prediction needs.
 
 config.yaml  bert_config.json  model.json  manifest.json  vocab.txt  labels.txt
-best.weights.h5  last/  log.tsv  metrics.jsonl  spikes.jsonl  events/  report/  finished  verified.json
+best.weights.h5  last/  log.tsv  metrics.jsonl  spikes.jsonl  rows.jsonl  events/  report/  finished  verified.json
 """
 
 import fcntl
@@ -27,14 +27,14 @@ CONFIG = "config.yaml"
 _OURS = (
     "bert_config.json", DESCRIPTION, MANIFEST, "vocab.txt", "labels.txt", RUN_WEIGHTS, "log.tsv", "metrics.jsonl",
     "spikes.jsonl", "events", "report", "finished", "last", "features", "verified.json", "parallel.json", "exports",
-    "evaluations.tsv", "evaluations.jsonl", "teacher",
+    "evaluations.tsv", "evaluations.jsonl", "teacher", "rows.jsonl",
 )  # fmt: skip
 _PATHS = ("data", "init", "vocab", "encoded", "tfds_dir")  # settings that name the same file in several ways
 _GROWING = ("epochs", "early_exit_time_marker")  # settings that a run may be given more of
 # settings that do not decide the result, but for one that would have failed
 _FREE = (
     "run_dir", "devices", "save_minutes", "save_steps", "workers", "rank", "cluster_timeout",
-    "nan_retries", "nan_rate_factor", "spike_deviations", "memory_gb",
+    "nan_retries", "nan_rate_factor", "spike_deviations", "memory_gb", "row_log",
 )  # fmt: skip
 
 

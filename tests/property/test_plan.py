@@ -117,6 +117,21 @@ def test_resume_does_not_depend_on_what_was_read_before():
     assert [batch.tolist() for batch in half_read] == whole[1:]
 
 
+@many
+@given(plans(), st.integers(1, 7), st.data())
+def test_steps_of_several_batches_take_the_same_rows_in_the_same_order(
+    plan: EpochPlan, per_step: int, data: st.DataObject
+):
+    """So their number may change in the middle of an epoch, and no row is lost or seen twice."""
+    batches = epoch(plan)
+    start = data.draw(st.integers(0, len(batches)))
+    joined = replace(plan, per_step=per_step)
+    assert joined.num_batches == len(batches)
+    assert epoch(joined, start) == [
+        sum(batches[first : first + per_step], []) for first in range(start, len(batches), per_step)
+    ]
+
+
 @given(st.integers(0, 200), st.integers(1, 40))
 def test_replica_slices_are_disjoint_complete_and_even(num_rows: int, num_replicas: int):
     every = list(range(num_rows))

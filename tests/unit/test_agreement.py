@@ -1,14 +1,19 @@
 """When workers exchange what one of them knows, and that all of them then go by it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tfbert.callbacks import save_state
+from tfbert.errors import CheckpointError
 from tfbert.loop import agreement as module
 from tfbert.loop.agreement import MOST_STEPS, Agreement
 from tfbert.loop.clock import Clock
+
+pytestmark = pytest.mark.usefixtures("logical_cpus")
 
 
 class Workers:
@@ -108,3 +113,52 @@ def test_a_clock_alone_needs_no_agreement(monkeypatch: pytest.MonkeyPatch) -> No
     clock.agree(1)
     time[0] = 31.0
     assert clock.spent_s == 31
+
+
+class Side:
+    """What the saver of a worker looks at before the first step."""
+
+    def __init__(self, rank: int, monkeypatch: pytest.MonkeyPatch):
+        import keras
+
+        self.rank, self.sent = rank, np.zeros(2)
+        self.weights = keras.Variable(np.arange(6, dtype=np.float32).reshape(2, 3), name="kernel")
+        self.moment = keras.Variable(np.zeros(3, np.float16))
+        self.trainer: Any = SimpleNamespace(
+            strategy=None, step=7, epoch=1, epoch_step=3, average=None,
+            model=SimpleNamespace(variables=[self.weights]), objective=SimpleNamespace(variables=[]),
+            optimizer=SimpleNamespace(state=lambda: {"moment": self.moment}),
+        )  # fmt: skip
+        self.monkeypatch = monkeypatch
+
+    def begin(self, others: Any = 0) -> None:
+        def sum_over_workers(strategy: Any, values: Any) -> Any:
+            self.sent = np.asarray(values, np.float64)
+            return self.sent + others
+
+        self.monkeypatch.setattr(module, "worker_of", lambda strategy: (self.rank, 2))
+        self.monkeypatch.setattr(save_state, "worker_of", lambda strategy: (self.rank, 2))
+        self.monkeypatch.setattr(save_state, "sum_over_workers", sum_over_workers)
+        save_state.SaveState(Path("last"), self.trainer, "full", {}, {1: 9}, save_state.StopSignals()).on_train_begin()
+
+
+@pytest.mark.parametrize("differs", ["nothing", "weights", "optimizer", "position"])
+def test_workers_begin_with_the_same_state(monkeypatch: pytest.MonkeyPatch, differs: str) -> None:
+    """Case 174: a worker that joins with other weights, or another optimizer, is found before the first step."""
+    chief, joining = Side(0, monkeypatch), Side(1, monkeypatch)
+    if differs == "weights":
+        joining.weights.assign(np.full((2, 3), 2.0, np.float32))
+    if differs == "optimizer":
+        joining.moment.assign(np.ones(3, np.float16))
+    if differs == "position":
+        joining.trainer.epoch_step = 2
+    with pytest.raises(CheckpointError):  # each of them sees zeros of the other here
+        chief.begin()
+    with pytest.raises(CheckpointError):
+        joining.begin()
+    for side, other in ((chief, joining), (joining, chief)):
+        if differs == "nothing":
+            side.begin(other.sent)
+        else:
+            with pytest.raises(CheckpointError, match=r"Received: others than the chief's at worker 1\."):
+                side.begin(other.sent)

@@ -2,6 +2,7 @@
 
 import signal
 import time
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -17,6 +18,7 @@ from tfbert.loop.agreement import Agreement
 from tfbert.loop.state import Arrays, write_state
 from tfbert.loop.trainer import Trainer
 from tfbert.progress import logger
+from tfbert.strategy import sum_over_workers, worker_of
 
 IMPATIENT_AFTER_S = 1.0
 
@@ -153,6 +155,29 @@ class SaveState(keras.callbacks.Callback):
     def _epochs(self) -> float:
         return self.trainer.epoch + self.trainer.epoch_step / self.steps[self.trainer.epoch]
 
+    def on_train_begin(self, logs=None):
+        """Workers that read different files, or one of them an older state, would train different models.
+
+        Raises:
+            CheckpointError: they do not begin with the same.
+        """
+        if self._agreement.alone:
+            return
+        trainer = self.trainer
+        digest = zlib.crc32(repr((self.stage, trainer.step, trainer.epoch, trainer.epoch_step)).encode())
+        for variable in self.variables().values():
+            digest = zlib.crc32(np.ascontiguousarray(variable.numpy()).reshape(-1).view(np.uint8), digest)
+        strategy = trainer.strategy
+        rank, workers = worker_of(strategy)
+        digests = sum_over_workers(strategy, np.where(np.arange(workers) == rank, digest, 0))
+        others = [str(i) for i in range(1, workers) if digests[i] != digests[0]]
+        if others:
+            raise CheckpointError(
+                "Workers begin with the same weights, optimizer and position. Received: others than the chief's at "
+                f"worker {', '.join(others)}. All read the same --run_dir, --data and --init, on storage that shows "
+                "every worker the same files."
+            )
+
     def on_train_end(self, logs=None):
         self.stop.together = False
 
@@ -162,7 +187,7 @@ class SaveState(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         if self.every_epochs is None:  # at an epoch's end: validation may take long
-            ends_epoch = batch + 1 == self.steps[self.trainer.epoch]
+            ends_epoch = self.trainer.epoch_step == self.steps[self.trainer.epoch]
         else:
             ends_epoch = self.every_epochs > 0 and self._epochs - self._last_epochs >= self.every_epochs - 1e-9
         due = self.every_steps and self.trainer.step - self._last_step >= self.every_steps

@@ -83,7 +83,7 @@ class SpikeLog(keras.callbacks.Callback):
             or any(key.items() <= line.items() for line in self._lines)
         ):
             return
-        rows = next(self.plans[step.epoch].batches(step.epoch_step - 1))[:MOST_ROWS].tolist()
+        rows = next(self.plans[step.epoch].batches(step.epoch_step - step.num_batches))[:MOST_ROWS].tolist()
         numbers = {"loss": step.loss, "gradient_norm": step.gradient_norm} | more
         shown = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in numbers.items())
         place = {"epoch": step.epoch + 1, "epoch_step": step.epoch_step}

@@ -125,7 +125,7 @@ class StepLog(keras.callbacks.Callback):
         logs = {"loss": since.mean_loss}
         logs |= trainer.objective.logs(totals | {"weight": since.weight, "rows": since.rows})
         speed = {
-            "learning_rate": trainer.learning_rate(max(trainer.step - 1, 0)) * trainer.rate_factor,
+            "learning_rate": trainer.last_rate,
             "rows_per_s": since.rows / elapsed,
             "tokens_per_s": since.tokens / elapsed,
             "padding_share": since.padding_share,

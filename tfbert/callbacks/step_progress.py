@@ -29,7 +29,7 @@ class StepProgress(keras.callbacks.Callback):
             self._bar.__exit__(None, None, None)
         self._bar = Progress(self.steps[epoch], " steps", f"epoch {epoch + 1}/{self.num_epochs}")
         self._start, self._wait = time.perf_counter(), self.trainer.wait_s
-        self._elapsed = 0.0
+        self._elapsed, self._shown = 0.0, self.trainer.epoch_step
         # of an epoch that is taken up, the first part took place in another process
         self._rows, self._tokens = self.trainer.totals.rows, self.trainer.totals.tokens
 
@@ -41,7 +41,8 @@ class StepProgress(keras.callbacks.Callback):
             f"{numbers}, lr {self.trainer.current_rate:.2e}, {(totals.rows - self._rows) / self._elapsed:.0f} rows/s, "
             f"padding {totals.padding_share:.1%}"
         )
-        self._bar.update(1, note)
+        self._bar.update(self.trainer.epoch_step - self._shown, note)
+        self._shown = self.trainer.epoch_step
 
     def on_epoch_end(self, epoch, logs=None):
         self._bar.__exit__(None, None, None)

@@ -71,8 +71,8 @@ class StepValidation(keras.callbacks.Callback):
                 "weights so far are kept. Lower the learning rate, or warm up longer."
             )
         epoch = trainer.epoch + trainer.epoch_step / num_steps
-        rate = trainer.learning_rate(max(trainer.step - 1, 0)) * trainer.rate_factor
-        row = {"step": trainer.step, "epoch": epoch, "loss": trainer.totals.mean_loss, "learning_rate": rate} | numbers
+        row = {"step": trainer.step, "epoch": epoch, "loss": trainer.totals.mean_loss}
+        row |= {"learning_rate": trainer.last_rate} | numbers
         if self.writes:
             add_line(self.folder / TABLE, (self.folder / TABLE).with_suffix(".jsonl"), self._columns, row, {})
         logger.info("step %d: %s", trainer.step, ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()))

@@ -8,6 +8,7 @@ batches are shuffled. Nothing depends on the content of a row, on the number of 
 so position k of an epoch can be reached without reading anything: resume is exact and instant.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,8 @@ class EpochPlan:
         length_multiple: lengths in one bucket differ by less than this.
         batch_tokens: where given, a batch is cut so that rows x (longest row, rounded up) stays within it.
         sampler: where given, the epoch is over the rows that it draws, as many as there are, in place of each row once.
+        per_step: batches that a step takes at once. The order of the rows is the same for any number, so it may change
+            in the middle of an epoch.
     """
 
     lengths: npt.NDArray[np.int32]
@@ -46,6 +49,7 @@ class EpochPlan:
     length_multiple: int = 8
     batch_tokens: int | None = None
     sampler: ClassSampler | None = None
+    per_step: int = 1
 
     def __post_init__(self) -> None:
         for name, least in (("global_batch_size", 1), ("window", 1), ("length_multiple", 1), ("seed", 0), ("epoch", 0)):
@@ -70,7 +74,7 @@ class EpochPlan:
 
     @cached_property
     def num_batches(self) -> int:
-        """Steps of the epoch; ceil(rows / batch) unless batches are cut by tokens."""
+        """Batches of the epoch; ceil(rows / batch) unless they are cut by tokens."""
         if self.batch_tokens is None:
             return -(-self.num_rows // self.global_batch_size)
         return int(self._window_starts[-1])
@@ -92,7 +96,12 @@ class EpochPlan:
         return int(self._window_starts[window + 1]) - 1
 
     def batches(self, start: int = 0) -> Iterator[Rows]:
-        """Row numbers of every batch from number `start` on; a batch's rows are sorted by bucket, longest last."""
+        """Row numbers of every step from batch number `start` on; a batch's rows are sorted by bucket, longest last."""
+        single = self._batches(start)
+        while step := list(itertools.islice(single, self.per_step)):
+            yield step[0] if len(step) == 1 else np.concatenate(step)
+
+    def _batches(self, start: int) -> Iterator[Rows]:
         if start < 0:
             raise ValueError(f"A batch number must be at least 0. Received: {start}.")
         if start >= self.num_batches:

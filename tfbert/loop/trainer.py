@@ -69,7 +69,8 @@ class StepTotals:
 class StepNumbers:
     """What a step gave: its number in the stage and in the epoch (from 1; the epoch from 0), mean loss, gradient norm.
 
-    A step that loss scaling skipped is finite if its loss is.
+    A step that loss scaling skipped is finite if its loss is. Where steps take several batches of the plan,
+    `epoch_step` counts these, and `num_batches` is how many this step took.
     """
 
     number: int
@@ -78,16 +79,21 @@ class StepNumbers:
     loss: float
     gradient_norm: float
     finite: bool
+    num_batches: int = 1
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of work: its number from 0, its batches on the replicas, how many there are and where it begins."""
+    """One epoch of work: its number from 0, its batches on the replicas, how many there are and where it begins.
+
+    With `per_step` above 1 a step takes so many batches of the plan at once, which are counted in its stead.
+    """
 
     number: int
     batches: Iterator
     num_steps: int
     first_step: int = 0
+    per_step: int = 1
 
 
 class Trainer:
@@ -97,7 +103,7 @@ class Trainer:
         objective: what is minimised, and the model.
         optimizer: holds the variables that are trained.
         strategy: whose replicas share the work.
-        learning_rate: function of the number of updates so far.
+        learning_rate: function of the number of batches so far, which is that of the updates where each takes one.
         accumulate: micro-batches a step; with `micro_rows`, the most.
         seed: of the dropout masks.
         micro_rows: rows of a replica in a micro-batch, at most; so batches of fewer rows take fewer micro-batches.
@@ -137,7 +143,9 @@ class Trainer:
         self.watchers: list[Callable[[StepNumbers], None]] = []  # told of every step, in order, soon after it
         self.totals = StepTotals()
         self.epoch = 0  # number of the epoch under way
-        self.epoch_step = 0  # steps of it that were taken
+        self.epoch_step = 0  # batches of it that were taken, one a step or several
+        self.batches = 0  # the same, over the stage
+        self._taken = 1  # of these by the last step
         self.wait_s = 0.0  # time the loop waited for data
         self._skipped = 0  # steps in a row that the optimizer left out
         self._pending: list = []  # what steps gave, as long as it is still on the devices
@@ -151,7 +159,12 @@ class Trainer:
 
     @property
     def current_rate(self) -> float:
-        return self.learning_rate(self.step) * self.rate_factor
+        return self.learning_rate(self.batches) * self.rate_factor
+
+    @property
+    def last_rate(self) -> float:
+        """That of the last step."""
+        return self.learning_rate(max(self.batches - self._taken, 0)) * self.rate_factor
 
     def position(self) -> dict[str, Any]:
         """Where the stage is, as plain values: with variables and callbacks, all that `go_to` needs."""
@@ -160,6 +173,7 @@ class Trainer:
             "step": self.step,
             "epoch": self.epoch,
             "epoch_step": self.epoch_step,
+            "batches": self.batches,
             "rate_factor": self.rate_factor,
             "retries": self.retries,
             "accumulate": self.accumulate,
@@ -169,6 +183,7 @@ class Trainer:
     def go_to(self, position: dict[str, Any]) -> None:
         """Takes up a position; the next epoch given to `fit` must begin there."""
         self.step, self.rate_factor = position["step"], position["rate_factor"]
+        self.batches, self._taken = position.get("batches", self.step), 1
         self.retries = position.get("retries", 0)
         self._pending, self._skipped = [], 0
         self.cut_into(position.get("accumulate", self.accumulate))
@@ -221,22 +236,22 @@ class Trainer:
         hooks.on_train_end(logs)
 
     def _run_epoch(self, epoch: Epoch, hooks: keras.callbacks.CallbackList) -> dict[str, float]:
-        for number in range(epoch.first_step, epoch.num_steps):
+        for number in range(epoch.first_step, epoch.num_steps, epoch.per_step):
             hooks.on_train_batch_begin(number)
             started = time.perf_counter()
             batch = next(epoch.batches)
             self.wait_s += time.perf_counter() - started
-            self._pending.append(self._take_step(batch, self.current_rate))
+            taken = min(epoch.per_step, epoch.num_steps - number)
+            self._pending.append((*self._take_step(batch, self.current_rate), number + taken, taken))
             self.step += 1
-            self.epoch_step = number + 1
-            if len(self._pending) == FETCH_EVERY or number + 1 == epoch.num_steps:
+            self.epoch_step, self.batches, self._taken = number + taken, self.batches + taken, taken
+            if len(self._pending) == FETCH_EVERY or self.epoch_step == epoch.num_steps:
                 self.flush()
             hooks.on_train_batch_end(number, self.logs())
             if self.model.stop_training:
                 break
         self.flush()
-        last_rate = self.learning_rate(max(self.step - 1, 0)) * self.rate_factor
-        return self.logs() | {"learning_rate": last_rate}
+        return self.logs() | {"learning_rate": self.last_rate}
 
     def _take_step(self, batch, rate: float):
         arguments = (batch, tf.constant(rate, tf.float32), tf.constant(self.step, tf.int32))
@@ -275,9 +290,9 @@ class Trainer:
         pending, self._pending = self._pending, []
         if not pending:
             return
-        steps = np.stack([self._local(sums) for sums, _ in pending])
+        steps = np.stack([self._local(sums) for sums, *_ in pending])
         steps = sum_over_workers(self.strategy, steps)  # one exchange for all of these steps
-        for number, (values, (_, same)) in enumerate(
+        for number, (values, (_, same, epoch_step, taken)) in enumerate(
             zip(steps.tolist(), pending, strict=True), self.step - len(pending) + 1
         ):
             weight, norm = self.strategy.experimental_local_results(same)[0].numpy().tolist()
@@ -287,9 +302,8 @@ class Trainer:
             skipped = self.optimizer.loss_scaling and not np.isfinite(norm) and self._skipped < MOST_SKIPPED
             self._skipped = self._skipped + 1 if skipped else 0
             mean, finite = loss / max(weight, 1e-9), bool(np.isfinite(loss) and (np.isfinite(norm) or skipped))
-            epoch_step = self.epoch_step - (self.step - number)  # an epoch ends with a look at all of its steps
-            for watcher in self.watchers:
-                watcher(StepNumbers(number, self.epoch, epoch_step, mean, norm, finite))
+            for watcher in self.watchers:  # an epoch ends with a look at all of its steps
+                watcher(StepNumbers(number, self.epoch, epoch_step, mean, norm, finite, taken))
             if not finite:
                 raise LossNotFinite(
                     f"The loss and its gradient must be finite. Received: loss {mean:g}, gradient norm {norm:g} at "

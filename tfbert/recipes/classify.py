@@ -120,7 +120,7 @@ def _prepare(settings: ClassifyConfig, folder: RunFolder) -> _Job:
     if data.manifest is not None:
         check_encoding(init, data.manifest, data.path)
     strategy = make_strategy(settings.devices, settings.deterministic, settings.cluster, settings.cluster_timeout)
-    check_batch(settings.global_batch_size, strategy.num_replicas_in_sync, settings.accumulate)
+    check_batch(settings, strategy.num_replicas_in_sync, worker_of(strategy)[1])
     check_memory_bound(settings, on_cpu(strategy))
     train, val = open_stores(data)
     names = data.label_names(train)
@@ -167,7 +167,7 @@ def _check_dropout(settings: ClassifyConfig, init: Init) -> None:
 def _train(job: _Job, stop: StopSignals) -> None:
     config, folder, data, strategy = job.config, job.folder, job.data, job.strategy
     policy = set_precision(config.mixed_precision, strategy)
-    log_devices(strategy, config.global_batch_size)
+    log_devices(strategy, config.global_batch_size * config.step_batches(worker_of(strategy)[1]))
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
         model = Classifier(job.init.config, **job.model_settings, dtype=policy)

@@ -266,7 +266,7 @@ def _prepare(settings: DistillConfig, folder: RunFolder) -> _Job:
         check_positions(each.config, max_len)
     strategy = make_strategy(settings.devices, settings.deterministic, settings.cluster, settings.cluster_timeout)
     check_memory_bound(settings, on_cpu(strategy))
-    check_batch(settings.global_batch_size, strategy.num_replicas_in_sync, settings.accumulate)
+    check_batch(settings, strategy.num_replicas_in_sync, worker_of(strategy)[1])
     val = val if settings.predicts else None
     data.verify(folder.verified)
     return _Job(
@@ -278,7 +278,7 @@ def _prepare(settings: DistillConfig, folder: RunFolder) -> _Job:
 def _train(job: _Job, stop: StopSignals) -> None:
     config, folder, data, strategy = job.config, job.folder, job.data, job.strategy
     policy = set_precision(config.mixed_precision, strategy)
-    log_devices(strategy, config.global_batch_size)
+    log_devices(strategy, config.global_batch_size * config.step_batches(worker_of(strategy)[1]))
     keras.utils.set_random_seed(config.seed)
     with strategy.scope():
         model = Classifier(job.student, **job.model_settings, dtype=policy)

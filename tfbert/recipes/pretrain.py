@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfbert.callbacks.budget import Budget, SharedTime, parse_markers
 from tfbert.callbacks.forecast import Forecast
 from tfbert.callbacks.parallel_report import ParallelReport
+from tfbert.callbacks.row_log import RowLog
 from tfbert.callbacks.save_state import SaveState, StopSignals
 from tfbert.callbacks.scheduled_validation import EarlyStop, ScheduledValidation, ValidationTimes
 from tfbert.callbacks.step_log import StepLog
@@ -556,6 +557,8 @@ class _Run:
             agreement=agreement,
         )
         before: list[keras.callbacks.Callback] = []
+        if config.row_log and self.is_chief:
+            before.append(RowLog(folder.path, _STAGE, trainer, job.plan))
         if job.strategy.num_replicas_in_sync > 1:
             before.append(ParallelReport(folder.path, trainer, writes=self.is_chief))
         before += [SharedTime(trainer, clock, agreement), self.forecast]

@@ -48,12 +48,13 @@ def check_labels(task: str, names: Sequence[str], train: RowStore, val: RowStore
             val.check_labels(len(names))
 
 
-def check_batch(global_batch_size: int, replicas: int, accumulate: int) -> None:
+def check_batch(settings: EpochSettings, replicas: int, workers: int) -> None:
     """Refuses a batch that leaves a replica without rows."""
-    if global_batch_size < replicas * accumulate:
+    rows = settings.global_batch_size * settings.step_batches(workers)
+    if rows < replicas * settings.accumulate:
         raise ConfigError(
-            f"--global_batch_size is at least one row a device and micro-batch. Received: {global_batch_size} "
-            f"rows, {replicas} devices, --accumulate {accumulate}."
+            f"--global_batch_size is at least one row a device and micro-batch. Received: {rows} "
+            f"rows, {replicas} devices, --accumulate {settings.accumulate}."
         )
 
 

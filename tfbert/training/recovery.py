@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from tfbert.callbacks.save_state import SaveState
 from tfbert.errors import LossNotFinite, TrainingError
 from tfbert.loop.state import read_state
 from tfbert.progress import logger
+from tfbert.strategy import sum_over_workers
 
 
 def lower_the_rate(
@@ -33,6 +35,7 @@ def lower_the_rate(
     tries = trainer.retries + 1
     if tries > most or not go_back(folder, saver, strategy):
         raise error
+    sum_over_workers(strategy, np.zeros(1))  # all have read it before the next one is written
     trainer.rate_factor *= factor ** (tries - trainer.retries)
     trainer.retries = tries
     logger.warning(

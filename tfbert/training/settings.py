@@ -13,6 +13,7 @@ from tfbert.devices import check_devices
 from tfbert.errors import ConfigError
 
 SCHEDULES = (*RATE_SCHEDULES, "plateau")
+RATE_SCALES = ("none", "linear", "sqrt")
 _MAX_SEED = 2**31 - 1
 Range = tuple[float, bool, float, bool]  # lowest and highest number, each with whether it is allowed
 
@@ -65,6 +66,8 @@ class RunSettings:
     """none, bfloat16 or float16."""
     devices: str = "auto"
     """auto (all GPUs, else the CPU), cpu:N (N logical devices) or gpu:N."""
+    row_log: bool = False
+    """Write the rows of every step to rows.jsonl (about 8 bytes a row and epoch)."""
     workers: str | None = None
     """host:port of every worker, joined by commas, where several machines share the run; else TF_CONFIG tells."""
     rank: int | None = None
@@ -159,6 +162,12 @@ class EpochSettings(RunSettings):
     """A loss so many standard deviations above its running mean goes to spikes.jsonl, with the rows; 0 for none."""
     global_batch_size: int = 32
     """Rows a step over all devices."""
+    batch_per_worker: bool = False
+    """--global_batch_size is that of one worker: a step has as many rows more as there are workers, and takes as many
+    batches of the schedule at once."""
+    scale_rate: str = "none"
+    """With --batch_per_worker, what n workers multiply the learning rate with: none (1), linear (n) or sqrt (root of
+    n)."""
     batch_tokens: int | None = None
     """Cut batches so that rows x padded length is at most this; --global_batch_size is then the most rows."""
     accumulate: int = 1
@@ -181,6 +190,7 @@ class EpochSettings(RunSettings):
 
     choices: ClassVar[Mapping[str, Sequence[str]]] = {
         "schedule": SCHEDULES,
+        "scale_rate": RATE_SCALES,
         "mode": ("min", "max"),
         "sampling": SAMPLINGS,
     }
@@ -232,10 +242,15 @@ class EpochSettings(RunSettings):
                 f"Received: {self.end_learning_rate} and {lowest}."
             )
 
-        if self.nan_retries and self.cluster is not None:
+        if self.scale_rate != "none" and not self.batch_per_worker:
             raise ConfigError(
-                f"Going back to a state is for one process. Received: --nan_retries {self.nan_retries} and several "
-                "workers. Start the run again at a lower rate instead."
+                "The learning rate is scaled where the batch is, with --batch_per_worker. "
+                f"Received: --scale_rate {self.scale_rate} without it."
+            )
+        if self.batch_per_worker and self.batch_tokens is not None:
+            raise ConfigError(
+                "Batches that are cut by tokens cannot be joined within them. Received: --batch_tokens "
+                f"{self.batch_tokens} and --batch_per_worker. Leave one of the two out."
             )
         if self.memory_gb is not None and not self.auto_accumulate:
             raise ConfigError(f"--memory_gb is of --auto_accumulate. Received: {self.memory_gb} without it.")
@@ -243,6 +258,18 @@ class EpochSettings(RunSettings):
             raise ConfigError("--auto_accumulate tries on one machine. Received: several workers. Use --accumulate.")
         if self.fgm and not self.epochs:
             raise ConfigError(f"--fgm needs epochs that train the embeddings. Received: {self.fgm} with --epochs 0.")
+
+    def step_batches(self, workers: int) -> int:
+        """Batches of the plan that a step takes."""
+        return workers if self.batch_per_worker else 1
+
+    def rate_scale(self, workers: int) -> float:
+        """What the learning rate is multiplied with.
+
+        Source: linear, Goyal et al. 2017, arXiv 1706.02677; sqrt, Krizhevsky 2014, arXiv 1404.5997.
+        """
+        n = self.step_batches(workers)
+        return {"none": 1.0, "linear": float(n), "sqrt": math.sqrt(n)}[self.scale_rate]
 
     def highest_rates(self) -> list[float]:
         """The highest learning rate of every stage."""

@@ -17,6 +17,7 @@ from tfbert.callbacks.best import BestWeights
 from tfbert.callbacks.early_stop import EarlyStop
 from tfbert.callbacks.parallel_report import ParallelReport
 from tfbert.callbacks.plateau import Plateau
+from tfbert.callbacks.row_log import RowLog
 from tfbert.callbacks.run_log import RunLog
 from tfbert.callbacks.save_state import SaveState, StopSignals
 from tfbert.callbacks.spikes import SpikeLog
@@ -198,7 +199,7 @@ def train_epochs(
             yield plan_of(epoch), first_step if epoch == first_epoch else 0
 
     with distribute((b for plan, start in plans() for b in batches_of(plan, start)), trainer.strategy) as batches:
-        work = (Epoch(plan.epoch, batches, plan.num_batches, start) for plan, start in plans())
+        work = (Epoch(plan.epoch, batches, plan.num_batches, start, plan.per_step) for plan, start in plans())
         trainer.fit(work, num_epochs, callbacks, validate)
 
 
@@ -259,13 +260,16 @@ def train_stage(
     """
     settings, strategy = session.settings, session.strategy
     sampler = _sampler(settings, rows)
-    plans = [_plan(settings, rows, epoch, sampler) for epoch in stage.epochs]
-    total_steps = sum(plan.num_batches for plan in plans)
+    workers = worker_of(strategy)[1]
+    per_step = settings.step_batches(workers)
+    plans = [_plan(settings, rows, epoch, sampler, per_step) for epoch in stage.epochs]
+    total_batches = sum(plan.num_batches for plan in plans)
     logger.info(
-        "stage %s: %d epochs, %d steps, %s of %s weights trained",
+        "stage %s: %d epochs, %d %s, %s of %s weights trained",
         stage.name,
         stage.num_epochs,
-        total_steps,
+        total_batches,
+        "steps" if per_step == 1 else f"batches, {per_step} a step, learning rate x {settings.rate_scale(workers):.4g}",
         f"{_count(trained):,}",
         f"{_count(objective.model.variables):,}",
     )
@@ -285,7 +289,7 @@ def train_stage(
         objective,
         optimizer,
         strategy,
-        _rate(settings, stage, total_steps),
+        _rate(settings, stage, total_batches, settings.rate_scale(workers)),
         accumulate=settings.accumulate,
         seed=settings.seed,
         adversary=adversary,
@@ -355,7 +359,8 @@ def _fit(
     train_epochs(trainer, epochs, of_epoch, global_batches, session.num_epochs, callbacks, session.validation)
 
 
-def _rate(settings: EpochSettings, stage: Stage, total_steps: int) -> Schedule:
+def _rate(settings: EpochSettings, stage: Stage, total_steps: int, scale: float) -> Schedule:
+    """Learning rate by the number of batches that were taken: so it goes by the epochs, however many a step takes."""
     kind = "constant" if settings.schedule == "plateau" else settings.schedule
     warmup_steps = settings.warmup_steps
     if warmup_steps is None:
@@ -367,7 +372,7 @@ def _rate(settings: EpochSettings, stage: Stage, total_steps: int) -> Schedule:
             warmup_steps,
             total_steps,
         )
-    return schedule(
+    of_batch = schedule(
         kind,
         stage.learning_rate,
         warmup_steps,
@@ -375,6 +380,7 @@ def _rate(settings: EpochSettings, stage: Stage, total_steps: int) -> Schedule:
         end_learning_rate=settings.end_learning_rate if kind != "constant" else 0.0,
         power=settings.schedule_power,
     )
+    return lambda batches: scale * of_batch(batches)
 
 
 def _sampler(settings: EpochSettings, store: RowStore) -> ClassSampler | None:
@@ -389,7 +395,9 @@ def _sampler(settings: EpochSettings, store: RowStore) -> ClassSampler | None:
     return sampler
 
 
-def _plan(settings: EpochSettings, store: RowStore, epoch: int, sampler: ClassSampler | None) -> EpochPlan:
+def _plan(
+    settings: EpochSettings, store: RowStore, epoch: int, sampler: ClassSampler | None, per_step: int
+) -> EpochPlan:
     return EpochPlan(
         store.lengths,
         settings.global_batch_size,
@@ -399,6 +407,7 @@ def _plan(settings: EpochSettings, store: RowStore, epoch: int, sampler: ClassSa
         length_multiple=settings.length_multiple,
         batch_tokens=settings.batch_tokens,
         sampler=sampler,
+        per_step=per_step,
     )
 
 
@@ -433,6 +442,8 @@ def _callbacks(
     callbacks: list[keras.callbacks.Callback] = [StepProgress(trainer, steps, session.num_epochs)]
     if chief:
         callbacks.append(RunLog(session.folder.path, stage.name, session.train_names, session.val_names, details))
+        if settings.row_log:
+            callbacks.append(RowLog(session.folder.path, stage.name, trainer, plans.__getitem__))
     if session.strategy.num_replicas_in_sync > 1:
         callbacks.append(ParallelReport(session.folder.path, trainer, writes=chief))
     deviations = settings.spike_deviations or None
