@@ -545,7 +545,9 @@ class Train(Job):
         return True
 
     def leave_half_a_save(self) -> bool:
-        (self.last / "writing").mkdir(parents=True, exist_ok=True)
+        if not self.last.is_dir():  # no run has begun: the folder would be someone else's
+            return False
+        (self.last / "writing").mkdir(exist_ok=True)
         (self.last / "writing/state.safetensors").write_bytes(b"half")
         self.folder.joinpath("saving-best.weights.h5").write_bytes(b"half")
         self.folder.joinpath("notes.txt").write_bytes(b"mine")
