@@ -21,12 +21,12 @@ def classify(config: ClassifyConfig) -> None:
     if config.raw:
         from preprocess.task_data import TaskData
 
+        run_dir = Path(config.run_dir) if config.encoded is None else None
         data = TaskData(
-            config.task or "", config.data, config.data_set, config.init, config.vocab, config.max_len, config.cased,
-            config.tfds_dir,
+            config.task or "", config.data, config.data_set, run_dir, config.init, config.vocab, config.max_len,
+            config.cased, config.tfds_dir,
         )  # fmt: skip
-        begun = (Path(config.run_dir) / "config.yaml").exists()
-        data.make(may_write=config.cluster is None, may_replace=config.encoded is None and not begun)
+        data.make(may_write=config.cluster is None)
     with signals_wait():
         import_tensorflow()
         from tfbert.recipes.classify import run as train

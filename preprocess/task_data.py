@@ -31,6 +31,7 @@ class TaskData:
         task: its name.
         raw: its folder; or a prepared TensorFlow Datasets builder, by its folder or its name.
         out: folder of the data set.
+        run_dir: folder of the run that the data set is part of, or None where it is for several.
         init: checkpoint whose vocabulary is used unless `vocab` is given.
         vocab: vocab.txt.
         max_len: most tokens a row; None for what is usual.
@@ -41,18 +42,20 @@ class TaskData:
     task: str
     raw: str
     out: Path
+    run_dir: Path | None
     init: str
     vocab: str | None = None
     max_len: int | None = None
     cased: bool | None = None
     tfds_dir: str | None = None
 
-    def make(self, may_write: bool = True, may_replace: bool = False) -> None:
+    def make(self, may_write: bool = True) -> None:
         """Makes the data set, unless it is there, made from the same files and settings.
 
+        One that is not is made anew where its run has not begun.
+
         Args:
-            may_write: another process does not write the same.
-            may_replace: a data set of other files or settings that is in `out`.
+            may_write: no other process writes the same.
 
         Raises:
             TfbertError: raw data or settings are wrong, or the data set that is there is another.
@@ -64,7 +67,7 @@ class TaskData:
                 f"Raw data are encoded by one process. Received: several workers, and no data set in {self.out}. "
                 f"Make it first: `python -m preprocess encode` --task {self.task} --vocab {vocab} --out {self.out}"
             )
-        with _parent_of(self.out):
+        with _made(self.run_dir):
             cased = _is_cased(vocab) if self.cased is None else self.cased
             config = EncodeConfig(
                 (str(self._folder(may_write)),), str(self.out), str(vocab), task=self.task, max_len=self.max_len,
@@ -74,7 +77,8 @@ class TaskData:
             if there and not others:
                 logger.info("%s is there, made from the same files and settings", self.out)
                 return
-            if others and not (may_write and may_replace):
+            begun = self.run_dir is None or (self.run_dir / "config.yaml").exists()
+            if others and (begun or not may_write):
                 raise ConfigError(
                     f"{self.out}: the data set must be made from --data with the same settings. Received: one with "
                     f"other {', '.join(others)}. Choose another folder for it."
@@ -86,10 +90,12 @@ class TaskData:
         beside = (init if init.is_dir() else init.parent) / "vocab.txt"
         if self.vocab is not None:
             return Path(self.vocab)
-        if init.suffix == ".json" or not beside.is_file():
-            what = "a config without a vocabulary" if init.suffix == ".json" else f"no {beside}"
-            raise ConfigError(f"Raw data are encoded with the vocabulary of --init. Received: {what}. Give --vocab.")
-        return beside
+        if init.suffix != ".json" and beside.is_file():
+            return beside
+        what = "a config without one" if init.suffix == ".json" else f"{init} without vocab.txt"
+        if not init.exists() and not beside.parent.is_dir():
+            what = f"{init}, which does not exist"
+        raise ConfigError(f"Raw data are encoded with the vocabulary of --init. Received: {what}. Give --vocab.")
 
     def _folder(self, may_write: bool) -> Path:
         """The folder of raw files, in one of the task's layouts."""
@@ -127,17 +133,19 @@ class TaskData:
 
 
 @contextmanager
-def _parent_of(folder: Path) -> Iterator[None]:
-    """The folder around another, made where it is not there, and left only where something came into it."""
-    parent = folder.absolute().parent
-    made = not parent.exists()
-    parent.mkdir(parents=True, exist_ok=True)
+def _made(run_dir: Path | None) -> Iterator[None]:
+    """The folder of a run, made where it is not there, and left only where something came into it."""
+    if run_dir is None or run_dir.is_dir():
+        yield
+        return
+    if run_dir.exists():
+        raise ConfigError(f"--run_dir names a folder. Received: {run_dir}, a file.")
+    run_dir.mkdir(parents=True)
     try:
         yield
     finally:
-        if made:
-            with suppress(OSError):
-                parent.rmdir()
+        with suppress(OSError):
+            run_dir.rmdir()
 
 
 def _versions(folder: Path) -> list[Path]:

@@ -561,7 +561,8 @@ def evaluate(config: EvaluateConfig) -> None:
     if colon and Path(folder).is_dir():
         result = predictor.evaluate_part(DataSet.open(folder), part)
     elif Path(config.input).is_dir():
-        raise ConfigError(f"A data set is scored a part at a time. Received: {config.input}. Give {config.input}:test.")
+        parts = ", ".join(f"{config.input}:{name}" for name in DataSet.open(config.input).parts)
+        raise ConfigError(f"A data set is scored a part at a time. Received: {config.input}. Give one of {parts}.")
     else:
         result = predictor.evaluate_file(config.input, _columns(config, label=config.label))
     if config.report:

@@ -95,10 +95,16 @@ def test_names_that_do_not_fit(mrpc: Path, tmp_path: Path, capsys: pytest.Captur
         train(data, tmp_path / "run", "--task", task, code=2)
         assert message in error_line(capsys.readouterr().err)
     train(mrpc.parent / "in", tmp_path / "run", "--task", "glue/mrpc", code=2)
-    assert "a config without a vocabulary. Give --vocab" in error_line(capsys.readouterr().err)
-    for data, flags in ((mrpc, ("--task", "glue/mrpc")), (other, ())):
+    assert "a config without one. Give --vocab" in error_line(capsys.readouterr().err)
+    for data, flags, has in (
+        (mrpc, ("--task", "glue/mrpc"), "holds token ids already"),
+        (mrpc / "train.jsonl", ("--task", "glue/mrpc"), "holds token ids already"),
+        (other, (), "no --task"),
+    ):
         train(data, tmp_path / "run", *flags, "--max_len", "12", code=2)
-        assert "--max_len: for raw --data of a --task" in error_line(capsys.readouterr().err)
+        error = error_line(capsys.readouterr().err)
+        assert "Only raw data of a --task take --max_len" in error
+        assert has in error
     assert not (tmp_path / "run").exists()
     run = train(other, tmp_path / "named", "--task", "glue/mnli", "--epochs", "1")
     assert run.column("val_accuracy")

@@ -584,7 +584,7 @@ def test_a_data_set_that_is_not_like_the_runs(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("data", "Give "),
+        ("data", "data:val, "),
         ("data:nothing", "there is no part 'nothing'. The parts are: train, val, test"),
         ("nowhere:test", "nowhere:test: the file cannot be read"),
     ],

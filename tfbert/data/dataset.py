@@ -22,10 +22,11 @@ MAX_BARE_CLASSES = 10_000  # of a file without label names; a larger class id is
 
 def holds_token_ids(path: Path) -> bool:
     """Whether a folder or file is, or was to be, a data set; a task as TFDS has it also has a train.jsonl."""
-    if path.is_file() or any((path / name).exists() for name in (MANIFEST, "rejects.jsonl", "train.arrow")):
+    arrow = SUFFIXES["arrow"]
+    if path.suffix == arrow or any((path / name).exists() for name in (MANIFEST, "rejects.jsonl", f"train{arrow}")):
         return True
     try:
-        with (path / "train.jsonl").open("rb") as file:
+        with (path if path.is_file() else path / "train.jsonl").open("rb") as file:
             first = orjson.loads(next((line for line in file if line.strip()), b"{}"))
     except (OSError, ValueError):
         return False

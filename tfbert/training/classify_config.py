@@ -114,8 +114,5 @@ class ClassifyConfig(EpochSettings):
         """
         given = [f"--{name}" for name in _OF_RAW if getattr(self, name) is not None]
         if given and not self.raw:
-            has = f"{self.data}, token ids" if self.task is not None else "no --task"
-            raise ConfigError(
-                f"{', '.join(given)}: for raw --data of a --task, which are encoded. Received: {has}. Leave out what "
-                "does not belong."
-            )
+            has = f"{self.data}, which holds token ids already" if self.task is not None else "no --task"
+            raise ConfigError(f"Only raw data of a --task take {', '.join(given)}. Received: {has}. Leave it out.")

@@ -32,7 +32,8 @@ def data_of(files: Path, **changes: Any) -> TaskData:
     root = files.parents[1]
     (root / "init").mkdir(exist_ok=True)
     write_vocab(root / "init")
-    given = {"task": "glue/sst2", "raw": str(files), "out": root / "run/data", "init": str(root / "init")}
+    run_dir, init = root / "run", str(root / "init")
+    given = {"task": "glue/sst2", "raw": str(files), "out": run_dir / "data", "run_dir": run_dir, "init": init}
     return TaskData(**given | changes)
 
 
@@ -58,6 +59,7 @@ def test_it_is_made_once(raw: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_what_differs_is_told(raw: Path) -> None:
     data = data_of(raw)
     make(data)
+    (data.out.parent / "config.yaml").touch()  # of a run
     for changes, what in (({"max_len": 16}, "max_len"), ({"cased": True}, "cased"), ({"task": "glue/wnli"}, None)):
         with pytest.raises(DataError if what is None else ConfigError, match=what):
             make(data_of(raw, **changes))
@@ -65,7 +67,10 @@ def test_what_differs_is_told(raw: Path) -> None:
         file.write("d\t1\n")
     with pytest.raises(ConfigError, match="one with other files"):
         make(data)
-    assert make(data, may_replace=True).parts["val"].rows == 3
+    (data.out.parent / "config.yaml").unlink()
+    assert make(data).parts["val"].rows == 3
+    with pytest.raises(ConfigError, match="one with other max_len"):
+        make(data_of(raw, max_len=16, run_dir=None))
 
 
 def test_an_interrupted_one_goes_on_and_never_with_other_settings(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,8 +89,8 @@ def test_an_interrupted_one_goes_on_and_never_with_other_settings(raw: Path, mon
     with monkeypatch.context() as patched:
         patched.setattr(PartFiles, "save", fail)  # no part is made again
         make(data)
-    interrupt(data_of(raw, max_len=8, out=data.out.with_name("other")))
-    assert make(data_of(raw, max_len=9, out=data.out.with_name("other"))).encoding["max_len"] == 9
+    interrupt(data_of(raw, max_len=8))
+    assert make(data_of(raw, max_len=9)).encoding["max_len"] == 9
 
 
 def test_case_is_that_of_the_tokenizer(raw: Path) -> None:
@@ -97,8 +102,12 @@ def test_case_is_that_of_the_tokenizer(raw: Path) -> None:
 def test_mistakes_leave_nothing(raw: Path) -> None:
     config = raw.parents[1] / "model.json"
     for changes, what in (
-        ({"init": str(config)}, "a config without a vocabulary. Give --vocab"),
-        ({"init": str(raw)}, "no .*vocab.txt. Give --vocab"),
+        ({"init": str(config)}, "a config without one. Give --vocab"),
+        ({"init": str(raw)}, "SST-2 without vocab.txt. Give --vocab"),
+        ({"init": "no/where"}, "no/where, which does not exist"),
+        ({"raw": str(raw / "train.tsv")}, "is no folder, and no builder in"),
+        ({"run_dir": raw / "train.tsv"}, "--run_dir names a folder"),
+        ({"out": raw / "no/where", "run_dir": None}, "must lie in an existing folder"),
         ({"raw": "glue/sst2"}, "is no folder, and no builder in"),
         ({"raw": str(raw.parents[1] / "init")}, "needs train.tsv or train.jsonl"),
         ({"max_len": 2}, "at least 3"),
