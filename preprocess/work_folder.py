@@ -38,7 +38,8 @@ class WorkFolder(JobFolder):
     def __init__(self, out: Path, fingerprint: str, resume: bool, kind: str = "encode"):
         super().__init__(
             self.path_of(out, kind), out, "--out", fingerprint, resume, _OURS,
-            go_on="the same command with --resume goes on from it", begin_again="Run without --resume",
+            go_on=f"the same command {'' if resume else 'with --resume '}goes on from it",
+            begin_again="Run without --resume",
         )  # fmt: skip
         self._out = out
 

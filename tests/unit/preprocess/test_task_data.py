@@ -73,7 +73,9 @@ def test_what_differs_is_told(raw: Path) -> None:
         make(data_of(raw, max_len=16, run_dir=None))
 
 
-def test_an_interrupted_one_goes_on_and_never_with_other_settings(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_one_goes_on_and_never_with_other_settings(
+    raw: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     data = data_of(raw)
 
     def fail(*_: object) -> None:
@@ -86,6 +88,7 @@ def test_an_interrupted_one_goes_on_and_never_with_other_settings(raw: Path, mon
                 make(data)
 
     interrupt(data)
+    assert "the same command goes on from it" in caplog.text
     with monkeypatch.context() as patched:
         patched.setattr(PartFiles, "save", fail)  # no part is made again
         make(data)
