@@ -8,6 +8,7 @@ import codecs
 import dataclasses
 import io
 import os
+import re
 import signal
 import sys
 import types
@@ -23,6 +24,9 @@ from tfbert.progress import setup_logging
 
 C = TypeVar("C")
 Command = tuple[type, Callable[[Any], None], str]  # config class, function of a config, one line of help
+
+
+_KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
 
 
 class Terminated(BaseException):
@@ -208,7 +212,9 @@ def parse(config_class: type[C], prog: str, argv: Sequence[str]) -> C:
             "item assignment" in message or "is not iterable" in message
         ):  # what the parser says of one value where it wants several
             message = "A setting of several values stands in a YAML file as a list, such as `val: [dev.tsv]`"
-        raise ConfigError(f"{message}. `{prog} --help` lists the flags.") from None
+        raise ConfigError(
+            f"{_told(message, typing.get_type_hints(config_class))}. `{prog} --help` lists the flags."
+        ) from None
     chosen = {}
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
         value = values[field.name]
@@ -218,6 +224,19 @@ def parse(config_class: type[C], prog: str, argv: Sequence[str]) -> C:
             value = [value]  # one value of a setting that may have several, in a YAML file
         chosen[field.name] = tuple(value) if isinstance(value, list) else value
     return config_class(**chosen)
+
+
+def _told(message: str, kinds: Mapping[str, Any]) -> str:
+    """What the parser says of a value of the wrong type, in our words."""
+    found = re.match(r'Parser key "(\w+)": ', message)
+    if found is None:
+        return message
+    name = found[1]
+    received = re.match(r".*(?:Given|Got) value: ?(.*)", message)  # the last of several
+    kind = next((word for kind, word in _KINDS.items() if kinds.get(name) in (kind, kind | None)), None)
+    if kind is None or received is None:
+        return f"--{name}: {message.removeprefix(found[0])}"
+    return f"--{name} is {kind}. Received: {received[1] or 'nothing'}"
 
 
 def _config_first(argv: Sequence[str]) -> list[str]:

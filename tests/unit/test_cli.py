@@ -35,6 +35,8 @@ class Config:
     """Yes or no."""
     header: bool | None = None
     """Yes, no or as it comes."""
+    count: int | None = None
+    """A whole number, or as it comes."""
 
 
 def parsed(*words: str) -> Config:
@@ -77,6 +79,20 @@ def test_wrong_flags_are_one_line(capsys: pytest.CaptureFixture[str], words: lis
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert "prog go --help" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rate", "x"], "--rate is a number. Received: x."),
+        (["--count", "1e3"], "--count is a whole number. Received: 1e3."),
+        (["--count="], "--count is a whole number. Received: nothing."),
+        (["--config", "nowhere.yaml"], "--config: File does not exist: "),
+    ],
+)
+def test_a_value_of_the_wrong_type(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    assert run("prog", {"go": (Config, print, "goes")}, ["go", "a", "--out", "o", *words]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
