@@ -35,7 +35,7 @@ class TaskData:
         init: checkpoint whose vocabulary is used unless `vocab` is given.
         vocab: vocab.txt.
         max_len: most tokens a row; None for what is usual.
-        cased: keep case and accents; None goes by tokenizer_config.json beside the vocabulary.
+        cased: keep case and accents; None goes by what lies beside the vocabulary.
         tfds_dir: where builders are prepared.
     """
 
@@ -154,7 +154,9 @@ def _versions(folder: Path) -> list[Path]:
 
 
 def _is_cased(vocab: Path) -> bool:
-    """What the tokenizer's settings beside a vocabulary say."""
+    """What the tokenizer's settings beside a vocabulary say, or the manifest of a run."""
+    if (vocab.parent / MANIFEST).is_file():
+        return bool(Manifest.load(vocab.parent / MANIFEST).encoding["cased"])
     try:
         settings = orjson.loads((vocab.parent / "tokenizer_config.json").read_bytes())
     except (OSError, ValueError):

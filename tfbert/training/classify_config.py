@@ -30,7 +30,8 @@ class ClassifyConfig(EpochSettings):
     max_len: int | None = None
     """Most token ids a row of raw --data. Default: what is usual for the task."""
     cased: bool | None = None
-    """Keep case and accents of raw --data. Default: what tokenizer_config.json beside the vocabulary says, else not."""
+    """Keep case and accents of raw --data. Default: as tokenizer_config.json beside the vocabulary, or the manifest of
+    a run, says; else not."""
     encoded: str | None = None
     """Data-set folder that raw --data are encoded into, and taken from if they are there. Default: data/ in the run
     folder."""

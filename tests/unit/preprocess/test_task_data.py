@@ -100,6 +100,8 @@ def test_case_is_that_of_the_tokenizer(raw: Path) -> None:
     data = data_of(raw)
     (Path(data.init) / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
     assert make(data).encoding["cased"] is True
+    vocab = data.out / "vocab.txt"  # beside it the manifest, as in a run folder
+    assert make(data_of(raw, out=data.out.with_name("other"), vocab=str(vocab))).encoding["cased"] is True
 
 
 def test_mistakes_leave_nothing(raw: Path) -> None:
