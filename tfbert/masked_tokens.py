@@ -20,8 +20,8 @@ from tfbert.errors import ConfigError
 from tfbert.model.checkpoint import Init, check_vocabulary, find_init, load_masked_lm
 from tfbert.model.mlm import MaskedLM
 
-CALL_TOKENS = 4096  # B * L of a call
-CALL_POSITIONS = 640  # M of a call: 15 % of its tokens, and some
+CALL_TOKENS = 2048  # B * L of a call: on a CPU, what a layer gives stays in the cache
+CALL_POSITIONS = 320  # M of a call: 15 % of its tokens, and some
 
 
 def call_length(length: int, longest: int) -> int:
