@@ -64,8 +64,8 @@ class TaskData:
         there = (self.out / MANIFEST).is_file()
         if not there and not may_write:
             raise ConfigError(
-                f"Raw data are encoded by one process. Received: several workers, and no data set in {self.out}. "
-                f"Make it first: `python -m preprocess encode` --task {self.task} --vocab {vocab} --out {self.out}"
+                f"Raw data are encoded by one process. Received: several workers, and no data set in {self.out}. Make "
+                f"it first, with {vocab}, as `python -m preprocess encode --task {self.task} --out {self.out}` does it."
             )
         with _made(self.run_dir):
             cased = _is_cased(vocab) if self.cased is None else self.cased
