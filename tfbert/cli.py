@@ -11,11 +11,13 @@ import os
 import re
 import signal
 import sys
+import threading
 import types
 import typing
 from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +28,7 @@ C = TypeVar("C")
 Command = tuple[type, Callable[[Any], None], str]  # config class, function of a config, one line of help
 
 
+_AGAIN_S = 0.05
 _KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
 
 
@@ -56,7 +59,8 @@ def run(
     argv = list(argv)
     _escape_output()
     setup_logging()
-    previous = _raise_on_sigterm()
+    previous, hook = _raise_on_sigterm(), sys.unraisablehook
+    sys.unraisablehook = partial(_send_again, hook)
     try:
         with signals_wait():
             if callable(commands):
@@ -86,6 +90,7 @@ def run(
         sys.stderr.write("stopped by SIGTERM\n")
         return 143
     finally:
+        sys.unraisablehook = hook
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
 
@@ -132,6 +137,17 @@ def _raise_on_sigterm() -> Any:
         return signal.signal(signal.SIGTERM, handler)
     except ValueError:  # not the main thread: the caller keeps its own handling
         return None
+
+
+def _send_again(hook: Callable[[Any], object], lost: Any) -> None:
+    """A signal whose exception Python could not pass on, because a `__del__` was running, comes once more."""
+    number = {Terminated: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}.get(lost.exc_type)
+    if number is None:
+        hook(lost)
+        return
+    timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
 
 
 def _print_commands(prog: str, commands: Mapping[str, Command]) -> None:

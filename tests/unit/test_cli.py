@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,6 +170,25 @@ def test_names_survive_any_locale(tmp_path: Path, environment: dict[str, str], s
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, shown), done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_in_a_destructor_is_not_lost(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    """Python only tells of an exception there, and goes on."""
+
+    class Dropped:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    def function(_: Config) -> None:
+        Dropped()
+        threading.Event().wait(10)
+        raise AssertionError
+
+    assert run("prog", {"go": (Config, function, "")}, ["go", "a", "--out", "o"]) == code
+    assert capsys.readouterr().err == f"stopped by {number.name}\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
