@@ -35,6 +35,7 @@ _GROWING = ("epochs", "early_exit_time_marker")  # settings that a run may be gi
 _FREE = (
     "run_dir", "devices", "save_minutes", "save_steps", "workers", "rank", "cluster_timeout",
     "nan_retries", "nan_rate_factor", "spike_deviations", "memory_gb", "row_log",
+    "micro_batch_size", "train_micro_batch_size_per_gpu",
 )  # fmt: skip
 
 

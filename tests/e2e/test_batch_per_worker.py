@@ -112,6 +112,8 @@ def test_no_row_is_lost_and_the_schedule_goes_on_when_their_number_changes(
     [
         (["--scale_rate", "linear"], "with --batch_per_worker. Received: --scale_rate linear without it"),
         (["--batch_per_worker", "--batch_tokens", "99"], "Received: --batch_tokens 99 and --batch_per_worker"),
+        (["--micro_batch_size", "2", "--accumulate", "2"], "Received: --micro_batch_size 2 and --accumulate 2"),
+        (["--micro_batch_size", "2", "--auto_accumulate"], "Received: --micro_batch_size 2 and --auto_accumulate"),
         (["--batch_per_worker", "--scale_rate", "cubic"], "--scale_rate is one of none, linear, sqrt"),
     ],
 )

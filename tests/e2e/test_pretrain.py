@@ -119,10 +119,10 @@ def test_a_run_that_goes_on_is_the_run_that_was_not_stopped(
 
 
 def test_replicas_and_micro_batches_give_the_numbers_of_one_device(rows: Path, tmp_path: Path) -> None:
-    """17 rows a step over 2 replicas in micro-batches of 3: neither divides."""
+    """Case 177: 17 rows a step over 2 replicas in micro-batches of 2: neither divides, so one of them has 1 row."""
     flags = [*STEPS, *NO_DROPOUT, "--train_batch_size", "17"]
     results = []
-    for i, (devices, micro) in enumerate([("cpu:1", "17"), ("cpu:2", "3")]):
+    for i, (devices, micro) in enumerate([("cpu:1", "17"), ("cpu:2", "2")]):
         with fake_time(0.0):
             more = ["--devices", devices, "--train_micro_batch_size_per_gpu", micro]
             run = pretrain(rows, tmp_path / f"run{i}", *flags, *more, "--optimizer", "sgd")
@@ -131,6 +131,19 @@ def test_replicas_and_micro_batches_give_the_numbers_of_one_device(rows: Path, t
     numbers = [[float(row["loss"]) for row in run.log] for run in results]
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-5)
     assert float(results[0].log[-1]["val_loss"]) == pytest.approx(float(results[1].log[-1]["val_loss"]), rel=1e-5)
+
+
+def test_a_run_goes_on_with_fewer_devices_and_more_micro_batches(rows: Path, tmp_path: Path) -> None:
+    """Each device takes 8 rows at a time: one micro-batch on two devices, two on one. No row is left out."""
+    flags = [*STEPS, *NO_DROPOUT, "--optimizer", "sgd", "--train_micro_batch_size_per_gpu", "8", "--save_steps", "5"]
+    with fake_time(0.0) as now:
+        now.at = (5, kill)
+        with pytest.raises(Killed):
+            pretrain(rows, tmp_path / "run", *flags, "--devices", "cpu:2")
+    with fake_time(0.0):
+        run = pretrain(rows, tmp_path / "run", *flags)
+        whole = pretrain(rows, tmp_path / "whole", *flags)
+    assert same_tensors(exported(run), exported(whole), atol=2e-6)
 
 
 def test_a_mark_that_is_set_later_lets_the_run_go_on(rows: Path, tmp_path: Path) -> None:

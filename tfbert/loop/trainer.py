@@ -186,7 +186,8 @@ class Trainer:
         self.batches, self._taken = position.get("batches", self.step), 1
         self.retries = position.get("retries", 0)
         self._pending, self._skipped = [], 0
-        self.cut_into(position.get("accumulate", self.accumulate))
+        if self.micro_rows is None:  # else it follows from the number of devices, which may be another one now
+            self.cut_into(position.get("accumulate", self.accumulate))
         self.epoch, self.epoch_step = position["epoch"], position["epoch_step"]
         self.totals = StepTotals(**position["totals"])
 

@@ -611,6 +611,7 @@ class _Run:
             return
         with self.job.strategy.scope():
             self.saver.restore(*state)
+        self.clock.agree(self.trainer.step)
         self.is_done = self.validation is not None and self.validation.failed
         logger.info(
             "going on at step %d, epoch %.3g, after %.3f h of training time",

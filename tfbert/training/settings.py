@@ -172,6 +172,8 @@ class EpochSettings(RunSettings):
     """Cut batches so that rows x padded length is at most this; --global_batch_size is then the most rows."""
     accumulate: int = 1
     """Micro-batches a step; the global batch stays the same."""
+    micro_batch_size: int | None = None
+    """Most rows that a device computes at a time, in place of --accumulate: fewer workers take more micro-batches."""
     auto_accumulate: bool = False
     """Find the fewest micro-batches that fit into memory, by trying; --accumulate is then the least."""
     memory_gb: float | None = None
@@ -201,6 +203,7 @@ class EpochSettings(RunSettings):
         "plateau_patience": 1,
         "global_batch_size": 1,
         "accumulate": 1,
+        "micro_batch_size": 1,
         "batch_tokens": 1,
         "warmup_steps": 0,
         "nan_retries": 0,
@@ -251,6 +254,12 @@ class EpochSettings(RunSettings):
             raise ConfigError(
                 "Batches that are cut by tokens cannot be joined within them. Received: --batch_tokens "
                 f"{self.batch_tokens} and --batch_per_worker. Leave one of the two out."
+            )
+        if self.micro_batch_size is not None and (self.accumulate > 1 or self.auto_accumulate):
+            other = "--auto_accumulate" if self.auto_accumulate else f"--accumulate {self.accumulate}"
+            raise ConfigError(
+                "A step is cut into a number of micro-batches, or into ones of a size. Received: --micro_batch_size "
+                f"{self.micro_batch_size} and {other}. Leave one of the two out."
             )
         if self.memory_gb is not None and not self.auto_accumulate:
             raise ConfigError(f"--memory_gb is of --auto_accumulate. Received: {self.memory_gb} without it.")

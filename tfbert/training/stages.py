@@ -285,12 +285,14 @@ def train_stage(
         tables = [v for v in trained if "Embedding-Token/" in v.path]  # none where the encoder is frozen
         adversary = FastGradient(tables[0], settings.fgm) if settings.fgm and tables else None
         average = WeightAverage(trained, settings.ema, strategy) if settings.ema else None
+    micro_rows = settings.micro_batch_size
     trainer = Trainer(
         objective,
         optimizer,
         strategy,
         _rate(settings, stage, total_batches, settings.rate_scale(workers)),
-        accumulate=settings.accumulate,
+        accumulate=-(-_replica_rows(session) // micro_rows) if micro_rows is not None else settings.accumulate,
+        micro_rows=micro_rows,
         seed=settings.seed,
         adversary=adversary,
         average=average,
@@ -322,7 +324,8 @@ def train_stage(
 
 def _replica_rows(session: Session) -> int:
     """Most rows of a batch on one device."""
-    return -(-session.settings.global_batch_size // session.strategy.num_replicas_in_sync)
+    rows = session.settings.global_batch_size * session.settings.step_batches(worker_of(session.strategy)[1])
+    return -(-rows // session.strategy.num_replicas_in_sync)
 
 
 def _find_micro_batches(session: Session, trainer: Trainer, plan: EpochPlan, batches_of: BatchesOfEpoch) -> None:
@@ -347,7 +350,7 @@ def _fit(
 ) -> None:
     """Trains from where the trainer is to the end of the stage."""
     settings, replicas = session.settings, session.strategy.num_replicas_in_sync
-    if settings.auto_accumulate and session.validation is not None:
+    if (settings.auto_accumulate or trainer.micro_rows is not None) and session.validation is not None:
         session.validation.limit_rows(replicas * -(-_replica_rows(session) // trainer.accumulate))
 
     def global_batches(plan: EpochPlan, start: int) -> Iterator[Batch]:
