@@ -66,7 +66,8 @@ class Score:
     """Medians over the repetitions of one program.
 
     Rates are over the job proper where the program told it (without start-up, compilation and loading), else over the
-    whole process; `cpu_s`, `wall_s` and `peak_mb` are always those of the whole process tree.
+    whole process; `cpu_s`, `wall_s` and `peak_mb` are always those of the whole process tree. `first_s` is that from the
+    start of the process to its first result; of training, from its begin to the end of its first step.
     """
 
     name: str
@@ -121,7 +122,8 @@ def run_case(job: Job, case: Case, repeat: int, say: Callable[[str], None] = lam
 
 def _score(program: Program, runs: Sequence[Measured], rows: int, agreement: str) -> Score:
     rates = [_rates(run, rows) for run in runs]
-    first = [run.told["first_s"] for run in runs if run.told.get("first_s")]
+    told_first = [run.told.get("first_step_s") or run.told.get("first_s") for run in runs]
+    first = [seconds for seconds in told_first if seconds]
     tokens = [rate["tokens_per_s"] for rate in rates if rate["tokens_per_s"]]
     return Score(
         program.name,

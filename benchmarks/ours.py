@@ -86,7 +86,7 @@ def predict(args: argparse.Namespace) -> None:
     policy = set_precision("bfloat16" if args.bf16 else "none", strategy)
     init = find_init(args.model)
     with strategy.scope():
-        model = Classifier(init.config, 3, head="cls", dtype=policy)
+        model = Classifier(init.config.blank(), 3, head="cls", dtype=policy)
     load_encoder(model.encoder, init)
     head = load_file(args.model / "model.safetensors")
     model.output_dense.kernel.assign(head["classifier.weight"].T)

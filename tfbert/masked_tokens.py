@@ -62,7 +62,7 @@ class MaskedPredictor:
     def __init__(self, init: Init, num_tokens: int, allowed: Sequence[Sequence[bool]], top: int):
         check_vocabulary(init.config, num_tokens, "--vocab")
         self.config = init.config
-        self._model = MaskedLM(init.config)
+        self._model = MaskedLM(init.config.blank())
         load_masked_lm(self._model, init)
         wanted = np.zeros((len(allowed), init.config.vocab_size), bool)
         wanted[:, :num_tokens] = allowed

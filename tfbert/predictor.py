@@ -171,7 +171,7 @@ class Predictor:
         strategy = make_strategy(self._devices)
         policy = set_precision(self._mixed_precision, strategy)
         with strategy.scope():
-            model = Classifier(self._bert_config, **self._model_settings, dtype=policy)
+            model = Classifier(self._bert_config.blank(), **self._model_settings, dtype=policy)
             load_weights(model, self.run.weights)
         return Scorer(model, strategy)
 

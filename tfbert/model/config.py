@@ -119,6 +119,10 @@ class BertConfig:
     def is_pre_ln(self) -> bool:
         return self.encoder_ln_mode == "pre-ln"
 
+    def blank(self) -> "BertConfig":
+        """The same for a model whose weights are all loaded: to draw those of a 12-layer one first takes seconds."""
+        return replace(self, initializer_range=0.0)
+
     def without_dropout(self) -> "BertConfig":
         return replace(self, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 

@@ -47,7 +47,7 @@ def activation(name):
 
 
 def initializer(stddev):
-    return keras.initializers.TruncatedNormal(stddev=stddev)
+    return keras.initializers.TruncatedNormal(stddev=stddev) if stddev else "zeros"
 
 
 def dense(x, kernel, bias):

@@ -142,7 +142,7 @@ def load_teachers(teachers: Sequence[Teacher], policy: Any) -> LoadedTeachers:
             encoder = BertEncoder(teacher.init.config, dtype=policy)
             load_encoder(encoder, teacher.init)
         else:
-            classifier = Classifier(teacher.init.config, **teacher.model, dtype=policy)
+            classifier = Classifier(teacher.init.config.blank(), **teacher.model, dtype=policy)
             load_weights(classifier, teacher.init.path)
             classifier.trainable = False
             classifiers.append(classifier)
