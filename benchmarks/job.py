@@ -66,8 +66,8 @@ class Score:
     """Medians over the repetitions of one program.
 
     Rates are over the job proper where the program told it (without start-up, compilation and loading), else over the
-    whole process; `cpu_s`, `wall_s` and `peak_mb` are always those of the whole process tree. `first_s` is that from the
-    start of the process to its first result; of training, from its begin to the end of its first step.
+    whole process; `cpu_s`, `wall_s` and `peak_mb` are always those of the whole process tree. `first_s` is the time
+    from the start of the process to its first result; of training, from its begin to the end of its first step.
     """
 
     name: str

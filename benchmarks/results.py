@@ -51,8 +51,8 @@ def table(result: JobResult) -> str:
         f"# {result.title}",
         "",
         f"Medians of interleaved runs; {'; '.join(about)}. Rates without start-up where the program tells them; CPU "
-        "seconds, peak memory and seconds in all are those of the whole process tree. The first result counts from the start of the process; in "
-        "training, the first step from the begin of training.",
+        "seconds, peak memory and seconds in all are those of the whole process tree. The first result counts from "
+        "the start of the process; in training, the first step from the begin of training.",
         "",
         f"Faster, in {_UNITS[result.measure]}: beside a peer how many times as fast ours is, beside ours how many "
         "times as fast as the best peer.",
