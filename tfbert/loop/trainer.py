@@ -343,7 +343,8 @@ class Trainer:
         context = tf.distribute.get_replica_context()
         replicas = context.num_replicas_in_sync
         rows = tf.shape(batch["weights"])[0]
-        count = self.accumulate if self.micro_rows is None else -(-rows // self.micro_rows)
+        whole = self.micro_rows is None or self.accumulate == 1
+        count = self.accumulate if whole else -(-rows // self.micro_rows)
 
         def micro_batch(k):
             part = slice(rows * k // count, rows * (k + 1) // count)
