@@ -707,6 +707,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("soak"), help="folder of soak.jsonl and soak.md")
     given = parser.parse_args(argv)
     given.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell jobs would ignore it
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     started = time.monotonic()
     forks = Forks()
