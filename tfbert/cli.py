@@ -83,12 +83,12 @@ def run(
         return 0
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}.")
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped by SIGINT\n")
-        return 130
-    except Terminated:
-        sys.stderr.write("stopped by SIGTERM\n")
-        return 143
+    except (KeyboardInterrupt, Terminated, RuntimeError) as error:
+        number = _signal_of(error)
+        if number is None:
+            raise
+        sys.stderr.write(f"stopped by {number.name}\n")
+        return 128 + number
     finally:
         sys.unraisablehook = hook
         if previous is not None:
@@ -127,6 +127,15 @@ def _escape_output() -> None:
 def _fail(message: str) -> int:
     sys.stderr.write("error: " + " ".join(message.split("\n")) + "\n")
     return 2
+
+
+def _signal_of(error: BaseException) -> signal.Signals | None:
+    """Of a signal's exception; also of what TensorFlow's C++ makes of one that comes while it handles another error."""
+    name = type(error).__name__
+    if isinstance(error, RuntimeError):
+        replaced = re.search(r"REPLACED BY (\w+)", str(error))
+        name = replaced[1] if replaced else name
+    return {"Terminated": signal.SIGTERM, "KeyboardInterrupt": signal.SIGINT}.get(name)
 
 
 def _raise_on_sigterm() -> Any:

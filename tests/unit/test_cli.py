@@ -119,6 +119,9 @@ def raising(error: BaseException) -> dict[str, Command]:
         (OSError(28, "No space left on device", "/disk"), 2, "error: /disk: No space left on device.\n"),
         (WorkerError("Traceback ...\nhere"), 1, "Traceback ...\nhere\n"),
         (KeyboardInterrupt(), 130, "stopped by SIGINT\n"),
+        # what TensorFlow's C++ makes of a signal that comes while it handles an error of its own
+        (RuntimeError("pybind11: ORIGINAL X REPLACED BY Terminated: <EMPTY MESSAGE>"), 143, "stopped by SIGTERM\n"),
+        (RuntimeError("pybind11: ORIGINAL X REPLACED BY KeyboardInterrupt"), 130, "stopped by SIGINT\n"),
     ],
 )
 def test_exit_codes(capsys: pytest.CaptureFixture[str], error: BaseException, code: int, shown: str) -> None:
