@@ -16,7 +16,7 @@ import types
 import typing
 from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,7 +59,7 @@ def run(
     argv = list(argv)
     _escape_output()
     setup_logging()
-    previous, hook = _raise_on_sigterm(), sys.unraisablehook
+    previous, hook = _raise_on_signals(), sys.unraisablehook
     sys.unraisablehook = partial(_send_again, hook)
     try:
         with signals_wait():
@@ -83,16 +83,17 @@ def run(
         return 0
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}.")
-    except (KeyboardInterrupt, Terminated, RuntimeError) as error:
+    except (KeyboardInterrupt, Terminated, Exception) as error:
         number = _signal_of(error)
         if number is None:
             raise
-        sys.stderr.write(f"stopped by {number.name}\n")
+        told = f" (told as {type(error).__name__}: {' '.join(str(error).split())})" * isinstance(error, Exception)
+        sys.stderr.write(f"stopped by {number.name}{told}\n")
         return 128 + number
     finally:
         sys.unraisablehook = hook
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -130,22 +131,33 @@ def _fail(message: str) -> int:
 
 
 def _signal_of(error: BaseException) -> signal.Signals | None:
-    """Of a signal's exception; also of what TensorFlow's C++ makes of one that comes while it handles another error."""
+    """Of a signal's exception; also of what C code made of one, which may be any error."""
     name = type(error).__name__
-    if isinstance(error, RuntimeError):
+    if isinstance(error, Exception):
         replaced = re.search(r"REPLACED BY (\w+)", str(error))
         name = replaced[1] if replaced else name
-    return {"Terminated": signal.SIGTERM, "KeyboardInterrupt": signal.SIGINT}.get(name)
+    return {"Terminated": signal.SIGTERM, "KeyboardInterrupt": signal.SIGINT}.get(name, _stopping)
 
 
-def _raise_on_sigterm() -> Any:
+_stopping: signal.Signals | None = None  # whose exception was raised in this run
+
+
+def _raise_on_signals() -> dict[signal.Signals, Any]:
+    """SIGTERM raises, and SIGINT unless it is ignored or another's; returns the handlers of before."""
+
     def handler(number: int, frame: types.FrameType | None) -> None:
-        raise Terminated
+        global _stopping
+        _stopping = signal.Signals(number)
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-    try:
-        return signal.signal(signal.SIGTERM, handler)
-    except ValueError:  # not the main thread: the caller keeps its own handling
-        return None
+    global _stopping
+    _stopping = None
+    before: dict[signal.Signals, Any] = {}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        if number == signal.SIGTERM or signal.getsignal(number) is signal.default_int_handler:
+            with suppress(ValueError):  # not the main thread: the caller keeps its own handling
+                before[number] = signal.signal(number, handler)
+    return before
 
 
 def _send_again(hook: Callable[[Any], object], lost: Any) -> None:
