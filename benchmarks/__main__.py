@@ -41,7 +41,7 @@ class Sizes:
 
 _TASKS = ",".join(TASKS)
 _REPEAT = {"preprocess": 3, "stream": 3, "train": 2, "predict": 2}
-FULL = Sizes(100_000, 150_000, 100_000, "12x768", 64, 8, 256, _TASKS, _REPEAT)
+FULL = Sizes(100_000, 150_000, 100_000, "12x768", 64, 8, 512, _TASKS, _REPEAT)
 QUICK = Sizes(20_000, 40_000, 20_000, "4x256", 64, 8, 512, _TASKS, {})
 JOBS = ("preprocess", "stream", "train", "predict")
 
