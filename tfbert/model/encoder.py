@@ -135,7 +135,7 @@ class BertEncoder(keras.Model):
                 states.scores.append(scores)
             x = x + (stateless_dropout(y, rate, drops.next()) if drops else y)
             x = x if pre_ln else norm(x)
-            y = feed_forward(norm_2(x) if pre_ln else x)
+            y = feed_forward(norm_2(x) if pre_ln else x, training=training)
             x = x + (stateless_dropout(y, rate, drops.next()) if drops else y)
             x = x if pre_ln else norm_2(x)
             if states is not None:
