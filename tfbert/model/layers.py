@@ -42,8 +42,8 @@ def activation(name, is_fused=False):
 
     Args:
         name: as in a BERT config.
-        is_fused: written as TensorFlow fuses it behind a product also where it rewrites the graph to bfloat16, a quarter
-            faster there. For float32 without gradients: unfused, 1 + erf would lose the digits of a small result.
+        is_fused: written as TensorFlow fuses it behind a product also where it rewrites the graph to bfloat16, a
+            quarter faster there. For float32 without gradients: unfused, 1 + erf would lose digits of a small result.
     """
     if name == "gelu" and is_fused:
         return lambda x: 0.5 * x * (1.0 + ops.erf(x * 2**-0.5))
