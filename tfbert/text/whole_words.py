@@ -44,7 +44,7 @@ class SegmentedWords:
     def __init__(self, tokenizer: WordPieceTokenizer, cut: Cut):
         self._words, self._cut = tokenizer.words, cut
         self._tokenizer = BatchTokenizer(tokenizer)
-        self._sides: dict[str, tuple[bool, bool]] = {}
+        self._sides: dict[str, tuple[bool, bool, bool]] = {}
 
     def encode(self, texts: Sequence[str]) -> tuple[TokenRows, Begins]:
         """As `PieceWords.encode`."""
@@ -62,18 +62,27 @@ class SegmentedWords:
     def _joined(self, text: str) -> Iterable[str]:
         """The segmenter's words, joined where the tokenizer does not part them."""
         word = ""
+        has_sigma = "\u03a3" in text  # its lower case depends on letters behind signs, too
         for piece in self._cut(text):
-            if word and (self._parts(word[-1])[1] or self._parts(piece[0])[0]):
+            if word and self._are_apart(word[-1], piece[0], has_sigma):
                 yield word
                 word = ""
             word += piece
         if word:
             yield word
 
-    def _parts(self, char: str) -> tuple[bool, bool]:
-        """Whether the tokenizer always parts a character from what stands before it, and from what stands behind."""
+    def _are_apart(self, left: str, right: str, has_sigma: bool) -> bool:
+        _, behind, ends_case = self._parts(left)
+        before, _, begins_case = self._parts(right)
+        return (behind or before) and (not has_sigma or ends_case or begins_case)
+
+    def _parts(self, char: str) -> tuple[bool, bool, bool]:
+        """What a character does always: the tokenizer parts it from what stands before it; from what stands behind; and
+        letters before it do not change the lower case of those behind.
+        """
         known = self._sides.get(char)
         if known is None:
             words = self._words(f"a{char}a")
-            known = self._sides[char] = (words[0] == "a", words[-1] == "a")
+            alone = not self._words(f"a{char}\u03a3")[-1].endswith("\u03c2")  # a final sigma
+            known = self._sides[char] = (words[0] == "a", words[-1] == "a", alone)
         return known

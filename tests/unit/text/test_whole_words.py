@@ -47,6 +47,13 @@ def test_an_unknown_word_is_one_token() -> None:
     assert shown(PieceWords(tokenizer()), "xyz a") == "[UNK] a"
 
 
+@pytest.mark.parametrize("text", ["A.Σ", "aΣ.b", "A我Σ", "a-Σ b.Σ", "AΣ"])
+def test_a_sigma_is_final_by_what_stands_around_it(text: str) -> None:
+    """Also behind a sign, where the text is lowered before it is parted."""
+    (ids, _), _ = SegmentedWords(tokenizer(), list).encode([text])
+    assert ids.tolist() == tokenizer().encode(text)
+
+
 @pytest.mark.parametrize("cased", [False, True])
 @given(text=TEXTS, data=st.data())
 def test_ids_are_those_of_the_whole_text(cased: bool, text: str, data: st.DataObject) -> None:
