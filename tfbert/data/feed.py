@@ -283,10 +283,13 @@ def plan_batches(
     """
     shares = (_share(store, rows, multiple, worker) for rows in plan.batches(start))
     while group := _group(shares):
+        done = 0
         try:
-            yield from _batches_of(store, group, settings, plan.epoch)
-        except DataError:  # once more, so that the batches before the damage come out
-            for share in group:
+            for batch in _batches_of(store, group, settings, plan.epoch):
+                yield batch
+                done += 1
+        except DataError:  # one at a time, so that those before the damage come out
+            for share in group[done:]:
                 yield from _batches_of(store, [share], settings, plan.epoch)
 
 

@@ -207,6 +207,19 @@ def test_ids_that_the_model_lacks_are_refused_with_their_place(tmp_path: Path, r
         make_batch(store, np.array([1, 2, 0]), settings(vocab_size=40, type_vocab_size=2), 1)
 
 
+def test_batches_before_one_that_is_refused_come_once(tmp_path: Path):
+    """Several are read together; those before an id that the model lacks come out, each once."""
+    from tfbert.data.feed import plan_batches
+
+    store = write(tmp_path, [Record([5, 6, 7 + i], None, 0) for i in range(8)])
+    batches = plan_batches(store, EpochPlan(store.lengths, 2, shuffle=False), settings(vocab_size=12), 1)
+    got = []
+    with pytest.raises(DataError, match="rows.jsonl:6: a token id must be below"):
+        for batch in batches:
+            got.append(batch["token_ids"][:, 2].tolist())
+    assert got == [[7, 8], [9, 10]]
+
+
 def test_replicas_share_a_batch_at_one_length(tmp_path: Path):
     """Cases 056 and 080: dicts of arrays, with disjoint slices in order, all padded to the longest row of the batch."""
     from tfbert.data.feed import distribute, plan_batches
