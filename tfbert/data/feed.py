@@ -99,7 +99,9 @@ def make_batch(
 
 
 def _batches_of(store: RowStore, shares: Sequence[_Share], settings: FeedSettings, epoch: int) -> Iterator[Batch]:
-    """Batches whose rows are read together; where a row is damaged, that is raised before the first comes out."""
+    """Batches whose rows are read together. A damaged row or label is told before the first comes out, an id that the
+    model lacks at its batch.
+    """
     rows = np.concatenate([share.rows for share in shares]) if len(shares) > 1 else shares[0].rows
     columns = store.columns(rows)
     targets = _targets(columns, settings, lambda i: store.place(int(rows[i])))

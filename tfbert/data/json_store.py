@@ -49,11 +49,11 @@ class JsonStore(RowStore):
         if self._map is None or not len(numbers):
             return []
         starts, ends = self._index.offsets[numbers], self._index.offsets[numbers + 1]
-        if ends.max() > os.fstat(self._fd).st_size:  # to touch the map behind the end of the file would end the process
+        size = os.fstat(self._fd).st_size
+        if ends.max() > size:  # to touch the map behind the end of the file would end the process
             raise DataError(
-                f"{self.path}: the file is not as its index describes it. Received: "
-                f"{os.fstat(self._fd).st_size:,} bytes, rows up to byte {ends.max():,} in the index. It has become "
-                "shorter; encode the data again."
+                f"{self.path}: the file is not as its index describes it. Received: {size:,} bytes, rows up to byte "
+                f"{ends.max():,} in the index. It has become shorter; encode the data again."
             )
         text = self._map
         lines = [text[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
